@@ -1,0 +1,171 @@
+"""Lookalikes: synthetic graphs with a real one's size, hubs, communities, widths and splits.
+
+They stand in where the real files cannot be had, for tests, demonstrations and speed. Same seed, same graph. The
+splits have the real shares but are drawn at random (the real arxiv splits by year, products by sales rank).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lmc.data.blockmodel import draw_edges, make_blocks, pareto_weights
+from lmc.data.targets import classes_and_features, labels_and_features, split_nodes, split_worlds
+from lmc.errors import DataError
+from lmc.graph import CSR, Graph
+from lmc.graph.csr import from_rows
+
+
+@dataclass(frozen=True)
+class Lookalike:
+    """What a lookalike copies, and the knobs that were set to match it.
+
+    Args:
+        nodes, edges, classes, features: as in the real set (undirected edges).
+        splits: shares of train, val and test nodes (of whole graphs where there are several).
+        parts, kept: the paper's number of parts, and the share of edges METIS keeps inside them.
+        community, branching: nodes to a community, communities to a super-community.
+        near, middle: shares of edges that stay in the community, in the super-community.
+        tail: Pareto exponent of the node weights.
+        signal, label_noise: how much one node's features say; how many labels follow no rule.
+        graphs: number of disjoint graphs; with more than one the set is multi-label.
+    """
+
+    nodes: int
+    edges: int
+    classes: int
+    features: int
+    splits: tuple[float, float, float]
+    parts: int
+    kept: float
+    community: int
+    branching: int
+    near: float
+    middle: float
+    tail: float
+    signal: float
+    label_noise: float
+    graphs: int = 1
+
+    @property
+    def multi_label(self) -> bool:
+        return self.graphs > 1
+
+
+LOOKALIKES: dict[str, Lookalike] = {
+    "tiny-like": Lookalike(
+        nodes=1_500, edges=6_000, classes=5, features=32, splits=(0.3, 0.2, 0.5), parts=10, kept=0.75,
+        community=30, branching=5, near=0.6, middle=0.15, tail=2.2, signal=1.5, label_noise=0.12,
+    ),
+    "arxiv-like": Lookalike(
+        nodes=169_343, edges=1_157_799, classes=40, features=128, splits=(0.54, 0.18, 0.28), parts=80, kept=0.67,
+        community=150, branching=12, near=0.52, middle=0.15, tail=1.6, signal=2.25, label_noise=0.25,
+    ),
+    "flickr-like": Lookalike(
+        nodes=89_250, edges=449_878, classes=7, features=500, splits=(0.5, 0.25, 0.25), parts=24, kept=0.57,
+        community=120, branching=20, near=0.35, middle=0.15, tail=1.7, signal=1.2, label_noise=0.4,
+    ),
+    "ppi-like": Lookalike(
+        nodes=56_944, edges=793_632, classes=121, features=50, splits=(20 / 24, 2 / 24, 2 / 24), parts=20,
+        kept=0.9, community=60, branching=10, near=0.45, middle=0.2, tail=2.0, signal=1.0, label_noise=0.01,
+        graphs=24,
+    ),
+    "reddit-like": Lookalike(
+        nodes=232_965, edges=11_606_919, classes=41, features=602, splits=(0.66, 0.10, 0.24), parts=200, kept=0.35,
+        community=500, branching=6, near=0.37, middle=0.1, tail=1.8, signal=3.0, label_noise=0.05,
+    ),
+    "products-like": Lookalike(
+        nodes=2_449_029, edges=61_859_076, classes=47, features=100, splits=(0.08, 0.02, 0.90), parts=1_500,
+        kept=0.7, community=400, branching=4, near=0.6, middle=0.15, tail=1.8, signal=2.7, label_noise=0.23,
+    ),
+}  # fmt: skip
+
+
+def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
+    """Draw the lookalike ``name`` at ``scale`` times its nodes and edges; communities keep their size."""
+    spec = LOOKALIKES[name]
+    n, num_edges = _sizes(name, spec, scale)
+    rng = np.random.default_rng([seed, *name.encode()])
+    # at small scales communities shrink rather than become fewer than the classes need
+    size = min(spec.community, max(20, n // (2 * spec.classes)))
+    blocks = make_blocks(n, size, spec.branching, spec.graphs, rng)
+    weights = pareto_weights(n, spec.tail, rng)
+    u, v = draw_edges(blocks, weights, num_edges, spec.near, spec.middle, rng)
+    y, x = _targets(spec, blocks.community, blocks.district, rng)
+    if spec.graphs > 1:
+        split = split_worlds(blocks.world, spec.splits)
+    else:
+        split = split_nodes(n, spec.splits, rng)
+    # the ranges of the model must not show: real sets are not sorted by community
+    place = rng.permutation(n)
+    order = np.argsort(place)
+    masks = (torch.from_numpy(split[order] == k) for k in range(3))
+    label = name if scale == 1.0 else f"{name}@{scale:g}"
+    return Graph(
+        _adjacency(place[u], place[v], n),
+        torch.from_numpy(x[order]),
+        torch.from_numpy(y[order]),
+        *masks,
+        num_classes=spec.classes,
+        name=label,
+    )
+
+
+def parse(source: str) -> tuple[str, float | None] | None:
+    """Name and scale of ``"arxiv-like"`` or ``"arxiv-like@0.1"``; None for anything else."""
+    name, mark, suffix = source.strip().lower().replace("_", "-").partition("@")
+    if name not in LOOKALIKES:
+        return None
+    if not mark:
+        return name, None
+    try:
+        return name, float(suffix)
+    except ValueError as error:
+        raise DataError(f"expected a number after @ (got {source!r}): write e.g. {name}@0.1") from error
+
+
+def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
+    n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
+    # a class needs a few nodes in every split, and a mean degree above n / 4 leaves no room for communities
+    least = max(20 * spec.classes if not spec.multi_label else 50 * spec.graphs, 8 * spec.edges // spec.nodes)
+    if not n >= least:
+        raise DataError(
+            f"expected a scale of at least {least / spec.nodes:.2g} for {name} (got {scale:g}, {n} nodes): raise it"
+        )
+    if scale > 8:
+        raise DataError(f"expected a scale of at most 8 for {name} (got {scale:g}): lower it")
+    return n, num_edges
+
+
+def _targets(
+    spec: Lookalike, community: np.ndarray, district: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    if spec.multi_label:
+        return labels_and_features(
+            community,
+            num_labels=spec.classes,
+            num_features=spec.features,
+            label_noise=spec.label_noise,
+            signal=spec.signal,
+            rng=rng,
+        )
+    return classes_and_features(
+        community,
+        district,
+        num_classes=spec.classes,
+        num_features=spec.features,
+        label_noise=spec.label_noise,
+        signal=spec.signal,
+        rng=rng,
+    )
+
+
+def _adjacency(u: np.ndarray, v: np.ndarray, n: int) -> CSR:
+    """The symmetric pattern of edges that are known to be distinct: the checks of from_edges would cost memory."""
+    keys = np.concatenate([u * n + v, v * n + u])
+    keys.sort()
+    key = torch.from_numpy(keys)
+    adj = from_rows(key // n, key % n, None, (n, n))
+    return CSR(adj.indptr, adj.indices, None, n, symmetric=True)

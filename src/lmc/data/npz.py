@@ -1,0 +1,173 @@
+"""The file format: one ``.npz`` of plain arrays, read without pickle and written in one stroke.
+
+Keys: ``edge_index`` int32 [2, E] with both directions listed; features ``x`` dense [n, d], or sparse as
+``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx val_idx test_idx``; ``num_nodes``,
+``num_classes``, ``undirected``.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lmc.errors import DataError, GraphError
+from lmc.graph import CSR, SPLITS, Graph
+
+REQUIRED = ("edge_index", "y", "train_idx", "val_idx", "test_idx")
+SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
+
+
+def read(path: str | Path, *, name: str | None = None, symmetrise: bool = False) -> Graph:
+    """The graph in the file at ``path``; every complaint names the file.
+
+    Raises:
+        DataError: the file is missing, damaged, holds objects, or lacks a key.
+        GraphError: the arrays are there, but are no graph.
+    """
+    path = Path(path).expanduser()
+    arrays = _arrays(path)
+    _require(path, arrays)
+    try:
+        _check_num_nodes(arrays)
+        return Graph.from_edges(
+            arrays["edge_index"],
+            _features(arrays),
+            arrays["y"],
+            train=arrays["train_idx"],
+            val=arrays["val_idx"],
+            test=arrays["test_idx"],
+            num_classes=_whole(arrays, "num_classes"),
+            name=name or path.stem,
+            symmetrise=symmetrise,
+        )
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from error
+    except (TypeError, RuntimeError) as error:  # dtypes that torch cannot hold, e.g. strings
+        raise GraphError(f"{path}: expected numeric arrays ({error}): save numbers only") from error
+
+
+def write(graph: Graph, path: str | Path) -> Path:
+    """Write ``graph`` to ``path``; :func:`read` gives the same arrays back.
+
+    The bytes go to a temporary file beside it first, so that a reader never sees half a graph.
+    """
+    path = Path(path).expanduser()
+    if path.suffix != ".npz":
+        raise DataError(f"expected a path ending in .npz (got {str(path)!r}): rename it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            np.savez(stream, **_as_arrays(graph))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise DataError(f"expected a graph file at {path} (got no such file): check the path")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(
+                    f"expected an .npz archive (got a single array in {path}): write it with lmc.save"
+                )
+            return {key: archive[key] for key in archive.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise DataError(
+            f"expected a whole .npz file (got {path}, {error}): copy or write it again"
+        ) from error
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        # numpy says the same for an object array and for a file that is no zip at all: it would unpickle both
+        raise DataError(
+            f"expected an .npz of plain arrays (got {path}, which is no zip or holds Python objects): "
+            f"write numbers only, with lmc.save or np.savez"
+        ) from error
+
+
+def _require(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    missing = [key for key in REQUIRED if key not in arrays]
+    if "x" not in arrays and not all(key in arrays for key in SPARSE):
+        missing.append("x (or " + " ".join(SPARSE) + ")")
+    if missing:
+        raise DataError(
+            f"expected the keys {', '.join(missing)} in {path} (got {', '.join(arrays) or 'none'}): "
+            f"add them, or write the file with lmc.save"
+        )
+
+
+def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
+    """The integer under an optional key."""
+    if key not in arrays:
+        return None
+    value = arrays[key]
+    if value.size != 1 or not np.issubdtype(value.dtype, np.integer):
+        raise GraphError(
+            f"expected {key} as one whole number (got {value.dtype} of shape {list(value.shape)})"
+        )
+    return int(value.reshape(()))
+
+
+def _check_num_nodes(arrays: Mapping[str, np.ndarray]) -> None:
+    n = _whole(arrays, "num_nodes")
+    rows = arrays["y"].shape[0] if arrays["y"].ndim else 0
+    if n is not None and n != rows:
+        raise GraphError(f"expected y with num_nodes = {n} rows (got {rows}): one of the two is wrong")
+
+
+def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
+    if "x" in arrays:
+        return arrays["x"]
+    indptr, indices, data, shape = (arrays[key] for key in SPARSE)
+    if shape.shape != (2,):
+        raise GraphError(f"expected x_shape to be two numbers (got shape {list(shape.shape)})")
+    rows, cols = (int(size) for size in shape)
+    if indptr.shape != (rows + 1,) or indices.ndim != 1 or indices.shape != data.shape:
+        raise GraphError(
+            f"expected x_indptr [{rows + 1}] and x_indices, x_data of one length (got {list(indptr.shape)}, "
+            f"{list(indices.shape)}, {list(data.shape)})"
+        )
+    if indptr[0] != 0 or indptr[-1] != indices.size or bool((np.diff(indptr) < 0).any()):
+        raise GraphError(f"expected x_indptr to rise from 0 to {indices.size} (got other row pointers)")
+    if indices.size and not (0 <= indices.min() and indices.max() < cols):
+        raise GraphError(f"expected x_indices in [0, {cols}) (got {indices.min()} to {indices.max()})")
+    if not np.issubdtype(data.dtype, np.floating):
+        data = data.astype(np.float32)
+    return CSR(
+        torch.from_numpy(indptr.astype(np.int32)),
+        torch.from_numpy(indices.astype(np.int32)),
+        torch.from_numpy(data),
+        cols,
+    )
+
+
+def _as_arrays(graph: Graph) -> dict[str, np.ndarray]:
+    graph = graph.to("cpu")
+    rows = graph.adj.row_index().to(torch.int32)
+    arrays = {
+        "edge_index": torch.stack([rows, graph.adj.indices]).numpy(),
+        "y": graph.y.numpy(),
+        "num_nodes": np.int64(graph.num_nodes),
+        "num_classes": np.int64(graph.num_classes),
+        "undirected": np.bool_(True),
+    }
+    for split in SPLITS:
+        arrays[f"{split}_idx"] = getattr(graph, split).nonzero().squeeze(1).to(torch.int32).numpy()
+    if isinstance(graph.x, CSR):
+        parts = (graph.x.indptr, graph.x.indices, graph.x.data)
+        arrays |= dict(zip(SPARSE, (part.numpy() for part in parts), strict=False))
+        arrays["x_shape"] = np.array(graph.x.shape, dtype=np.int64)
+    else:
+        arrays["x"] = graph.x.numpy()
+    return arrays

@@ -1,0 +1,90 @@
+"""PyG ``Data`` and data sets -> :class:`lmc.Graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmc.errors import GraphError
+from lmc.graph import CSR, SPLITS, Graph
+
+
+def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Graph:
+    """The graph in a PyG ``Data`` with x, y, edge_index and the three masks.
+
+    Masks of several splits, [n, k], give the first. Edge weights and attributes are not used.
+    """
+    for key, meaning in (
+        ("edge_index", "edges [2, E]"),
+        ("x", "features [n, d]"),
+        ("y", "targets [n] or [n, C]"),
+    ):
+        if getattr(data, key, None) is None:
+            raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
+    masks = {split: _mask(data, split) for split in SPLITS}
+    return Graph.from_edges(
+        data.edge_index, _features(data.x), data.y, **masks, name=name, symmetrise=symmetrise
+    )
+
+
+def from_dataset(dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False) -> Graph:
+    """The graph of a PyG data set; several graphs, each with its masks, become one disjoint union."""
+    if len(dataset) == 0:
+        raise GraphError("expected a data set with at least one graph (got an empty one)")
+    return from_data(union(dataset), name=name, symmetrise=symmetrise)
+
+
+def from_splits(
+    train: Iterable[Any],
+    val: Iterable[Any],
+    test: Iterable[Any],
+    *,
+    name: str = "graph",
+    symmetrise: bool = False,
+) -> Graph:
+    """One disjoint union of three collections of whole graphs: where a node comes from is its split (PPI)."""
+    marked = []
+    for split, graphs in zip(SPLITS, (train, val, test), strict=True):
+        for data in graphs:
+            data = data.clone()
+            for key in SPLITS:
+                data[f"{key}_mask"] = torch.full((data.num_nodes,), key == split)
+            marked.append(data)
+    return from_dataset(marked, name=name, symmetrise=symmetrise)
+
+
+def union(graphs: Sequence[Any]) -> Any:
+    """Several ``Data`` as one, node numbers shifted; one alone is returned as it is."""
+    from torch_geometric.data import Batch
+
+    if len(graphs) == 1:
+        return graphs[0]
+    return Batch.from_data_list([graphs[i] for i in range(len(graphs))])
+
+
+def _mask(data: Any, split: str) -> Tensor:
+    mask = getattr(data, f"{split}_mask", None)
+    if mask is None:
+        raise GraphError(
+            f"expected data.{split}_mask, a boolean per node (got none): set it, or draw one with "
+            f"torch_geometric.transforms.RandomNodeSplit; for graphs that belong to one split as a whole "
+            f"use lmc.data.from_splits(train, val, test)"
+        )
+    return mask[:, 0] if mask.dim() == 2 else mask
+
+
+def _features(x: Any) -> Tensor | CSR:
+    """Dense stays dense; torch's sparse layouts become a :class:`CSR`."""
+    if not isinstance(x, Tensor):
+        raise GraphError(f"expected data.x as a torch tensor (got {type(x).__name__}): convert it first")
+    return x if x.layout == torch.strided else as_csr(x)
+
+
+def as_csr(x: Tensor) -> CSR:
+    """A dense or sparse matrix as our sparse rows; only a sparse one saves memory."""
+    rows = x.to_sparse_csr()
+    crow, col = rows.crow_indices().to(torch.int32), rows.col_indices().to(torch.int32)
+    return CSR(crow, col, rows.values().float(), x.shape[1])

@@ -1,0 +1,94 @@
+"""Labels, features and splits for a graph of communities: one node alone says little, its neighbourhood much."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LATENT = 8  # dimensions of a community's hidden character in the multi-label sets
+
+
+def classes_and_features(
+    community: np.ndarray,
+    district: np.ndarray,
+    *,
+    num_classes: int,
+    num_features: int,
+    label_noise: float,
+    signal: float,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes [n] and features [n, d].
+
+    Most communities of a district share its class, the others have one of their own, so a class spans many
+    communities in many places. A node takes its community's class, but for a share ``label_noise`` drawn from
+    all classes: no model can do much better than 1 - ``label_noise``. Features are the mean of the node's class,
+    of length ``signal``, in unit noise.
+    """
+    prior = 1.0 / (1.0 + np.arange(num_classes)) ** 0.5  # large and small classes, as in real sets
+    prior /= prior.sum()
+    of_district = _all_classes(int(district[-1]) + 1, num_classes, prior, rng)
+    count = int(community[-1]) + 1
+    home = np.zeros(count, dtype=np.int64)
+    home[community] = district
+    of_community = np.where(
+        rng.random(count) < 0.7, of_district[home], _all_classes(count, num_classes, prior, rng)
+    )
+    y = of_community[community]
+    noisy = rng.random(y.size) < label_noise
+    y[noisy] = rng.choice(num_classes, int(noisy.sum()), p=prior)
+    means = rng.standard_normal((num_classes, num_features), dtype=np.float32)
+    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+    x = rng.standard_normal((y.size, num_features), dtype=np.float32)
+    x += means[y]
+    return y, x
+
+
+def labels_and_features(
+    community: np.ndarray,
+    *,
+    num_labels: int,
+    num_features: int,
+    label_noise: float,
+    signal: float,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """0/1 labels [n, C] and features [n, d] that carry over to graphs never seen in training.
+
+    Every community has a hidden character z; labels are thresholds of one linear map of z, features are another
+    in unit noise. The maps are the same everywhere, the communities are not.
+    """
+    count = int(community[-1]) + 1
+    z = rng.standard_normal((count, LATENT), dtype=np.float32)
+    to_label = rng.standard_normal((LATENT, num_labels), dtype=np.float32) / np.sqrt(LATENT)
+    rarity = rng.normal(0.6, 0.4, num_labels)  # thresholds: about three labels in ten hold
+    y = (z @ to_label > rarity)[community]
+    y ^= rng.random(y.shape, dtype=np.float32) < label_noise
+    to_feature = rng.standard_normal((LATENT, num_features), dtype=np.float32)
+    to_feature *= signal / np.sqrt(LATENT)
+    x = rng.standard_normal((community.size, num_features), dtype=np.float32)
+    x += (z @ to_feature)[community]
+    return y.astype(np.float32), x
+
+
+def split_nodes(n: int, shares: tuple[float, float, float], rng: np.random.Generator) -> np.ndarray:
+    """0, 1 or 2 (train, val, test) for every node, at random, in these shares."""
+    first, second = round(n * shares[0]), round(n * (shares[0] + shares[1]))
+    split = np.full(n, 2, dtype=np.int8)
+    split[:second] = 1
+    split[:first] = 0
+    return rng.permutation(split)
+
+
+def split_worlds(world: np.ndarray, shares: tuple[float, float, float]) -> np.ndarray:
+    """0, 1 or 2 for every node, whole graphs at a time, the first ones for training."""
+    count = int(world[-1]) + 1
+    borders = np.round(np.cumsum(shares)[:2] * count)
+    return np.searchsorted(borders, world, side="right").astype(np.int8)
+
+
+def _all_classes(count: int, num_classes: int, prior: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """``count`` classes drawn from the prior, the first ones making sure that none is missing."""
+    drawn = rng.choice(num_classes, count, p=prior)
+    covered = min(count, num_classes)
+    drawn[:covered] = np.arange(covered)
+    return rng.permutation(drawn)

@@ -1,0 +1,161 @@
+"""Compressed sparse rows with int32 indices: the one sparse format of the library."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lmc.errors import GraphError
+
+
+@dataclass(frozen=True, eq=False)
+class CSR:
+    """A sparse matrix by rows; row ``i`` holds ``indices[indptr[i]:indptr[i + 1]]``.
+
+    ``values`` is None for a bare pattern. ``symmetric`` is a promise of the maker: the matrix equals its
+    transpose, so that backward products use the same arrays.
+    """
+
+    indptr: Tensor  # int32 [num_rows + 1]
+    indices: Tensor  # int32 [nnz]
+    values: Tensor | None  # [nnz]
+    num_cols: int
+    symmetric: bool = False
+    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.symmetric:
+            self._cache["t"] = self
+
+    @property
+    def num_rows(self) -> int:
+        return self.indptr.numel() - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.num_rows, self.num_cols
+
+    @property
+    def nnz(self) -> int:
+        return self.indices.numel()
+
+    @property
+    def device(self) -> torch.device:
+        return self.indices.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.data.dtype
+
+    @property
+    def data(self) -> Tensor:
+        """The values, for a matrix that must have them."""
+        if self.values is None:
+            raise GraphError("expected a matrix with values (got a bare pattern): normalise it first")
+        return self.values
+
+    def degrees(self) -> Tensor:
+        """Stored entries per row, int32 [num_rows]."""
+        return self.indptr.diff()
+
+    def row_index(self) -> Tensor:
+        """The row of every stored entry, int64 [nnz]."""
+        rows = torch.arange(self.num_rows, device=self.device)
+        return rows.repeat_interleave(self.degrees().long(), output_size=self.nnz)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
+        """This matrix on ``device``, with values of ``dtype``; itself where nothing changes."""
+        values = None if self.values is None else self.values.to(device=device, dtype=dtype)
+        indices = self.indices.to(device)
+        if indices is self.indices and values is self.values:
+            return self
+        return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric)
+
+    def as_torch(self) -> Tensor:
+        """As ``torch.sparse_csr_tensor`` sharing memory; made once, since making it checks and copies headers."""
+        if "torch" not in self._cache:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                self._cache["torch"] = torch.sparse_csr_tensor(
+                    self.indptr, self.indices, self.data, size=self.shape, check_invariants=False
+                )
+        tensor = self._cache["torch"]
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def t(self) -> CSR:
+        """The transpose, by rows; made once. A symmetric matrix is its own."""
+        if "t" not in self._cache:
+            order = self.indices.sort(stable=True).indices  # stable: rows of the transpose stay sorted
+            values = None if self.values is None else self.values[order]
+            self._cache["t"] = from_rows(
+                self.indices[order], self.row_index()[order], values, (self.num_cols, self.num_rows)
+            )
+        transpose = self._cache["t"]
+        assert isinstance(transpose, CSR)
+        return transpose
+
+    def select_rows(self, rows: Tensor | slice) -> CSR:
+        """Rows ``rows``, every column kept."""
+        if isinstance(rows, slice):
+            rows = torch.arange(*rows.indices(self.num_rows), device=self.device)
+        entries, indptr = row_entries(self, rows)
+        values = None if self.values is None else self.values[entries]
+        return CSR(indptr, self.indices[entries], values, self.num_cols)
+
+    def leading(self, rows: int) -> CSR:
+        """The first ``rows`` rows, sharing memory; made once for each count."""
+        if rows == self.num_rows:
+            return self
+        key = f"leading {rows}"
+        if key not in self._cache:
+            end = int(self.indptr[rows])
+            values = None if self.values is None else self.values[:end]
+            self._cache[key] = CSR(self.indptr[: rows + 1], self.indices[:end], values, self.num_cols)
+        block = self._cache[key]
+        assert isinstance(block, CSR)
+        return block
+
+    def extended(self, num_rows: int) -> CSR:
+        """This matrix with empty rows below it."""
+        tail = self.indptr[-1:].expand(num_rows - self.num_rows)
+        return CSR(torch.cat([self.indptr, tail]), self.indices, self.values, self.num_cols)
+
+    def filtered(self, keep: Tensor) -> CSR:
+        """The entries where ``keep`` [nnz] holds."""
+        # entries kept before each row's first one: a running count read at the old row pointers
+        indptr = pointers(keep)[self.indptr]
+        values = None if self.values is None else self.values[keep]
+        return CSR(indptr, self.indices[keep], values, self.num_cols)
+
+    def to_dense(self) -> Tensor:
+        """The dense matrix (for tests and small graphs)."""
+        values = self.values if self.values is not None else torch.ones(self.nnz, device=self.device)
+        dense = torch.zeros(self.shape, dtype=values.dtype, device=self.device)
+        return dense.index_put_((self.row_index(), self.indices.long()), values, accumulate=True)
+
+
+def pointers(counts: Tensor) -> Tensor:
+    """Row pointers of rows holding ``counts`` entries, int32 [len + 1]."""
+    indptr = torch.zeros(counts.numel() + 1, dtype=torch.int32, device=counts.device)
+    torch.cumsum(counts, 0, dtype=torch.int32, out=indptr[1:])
+    return indptr
+
+
+def from_rows(rows: Tensor, cols: Tensor, values: Tensor | None, shape: tuple[int, int]) -> CSR:
+    """A matrix from entries already sorted by row."""
+    counts = torch.bincount(rows, minlength=shape[0])
+    return CSR(pointers(counts), cols.to(torch.int32), values, shape[1])
+
+
+def row_entries(matrix: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the entries of ``rows`` in ``matrix.indices``, row after row, and the new row pointers."""
+    counts = matrix.degrees()[rows]
+    indptr = pointers(counts)
+    total = int(indptr[-1])
+    # entry k of row r stands at start_r + k; the running position minus the row's own offset is k
+    shift = (matrix.indptr[rows] - indptr[:-1]).repeat_interleave(counts.long(), output_size=total)
+    return shift + torch.arange(total, dtype=torch.int32, device=matrix.device), indptr

@@ -1,0 +1,101 @@
+"""The ONE sparse product, with its autograd.
+
+``product(A, x)`` is ``A @ x``; its adjoint is ``A^T @ g``. The normalised adjacency of an undirected graph is
+symmetric, and so is the part of it induced on any set of nodes, so the backward product mostly runs over the
+same arrays: nothing is transposed per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from lmc.graph.csr import CSR
+
+
+def spmm(A: CSR, x: Tensor) -> Tensor:
+    """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU."""
+    if A.nnz == 0:
+        return x.new_zeros(A.num_rows, x.shape[1])
+    return A.as_torch() @ x
+
+
+def sparse_product(A: CSR, B: CSR) -> CSR:
+    """``A @ B`` of two sparse matrices, on the CPU, once (scipy): for sparse features aggregated in advance."""
+    a, b = (
+        scipy.sparse.csr_matrix(
+            (m.data.cpu().numpy(), m.indices.cpu().numpy(), m.indptr.cpu().numpy()), m.shape
+        )
+        for m in (A, B)
+    )
+    c = a @ b
+    arrays = (torch.from_numpy(part).to(A.device) for part in (c.indptr, c.indices, c.data))
+    indptr, indices, values = arrays
+    return CSR(indptr.to(torch.int32), indices.to(torch.int32), values, c.shape[1])
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, op: Aggregation) -> Tensor:
+        ctx.op = op
+        return spmm(op.forward, x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.op.adjoint(grads[0]), None
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregation:
+    """The operator P of a layer: ``P(t)`` sums the messages ``t`` of each row's neighbours.
+
+    ``forward`` is the matrix of the forward pass. ``backward`` is that of the backward pass: the transpose, or a
+    leading block of it for methods that discard adjoints. Rows of ``t`` beyond its own get a zero adjoint.
+    """
+
+    forward: CSR
+    backward: CSR
+
+    @classmethod
+    def exact(cls, matrix: CSR) -> Aggregation:
+        """The operator whose backward pass is the true adjoint."""
+        return cls(matrix, matrix.t())
+
+    @property
+    def num_inputs(self) -> int:
+        return self.forward.num_cols
+
+    @property
+    def num_outputs(self) -> int:
+        return self.forward.num_rows
+
+    def adjoint(self, v: Tensor) -> Tensor:
+        """What the backward pass sends to the inputs for adjoints ``v`` of the outputs."""
+        back = self.backward
+        q = spmm(back, v if back.num_cols == v.shape[0] else v[: back.num_cols])
+        if back.num_rows == self.num_inputs:
+            return q
+        padded = q.new_zeros(self.num_inputs, q.shape[1])
+        padded[: back.num_rows] = q
+        return padded
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return _Product.apply(t, self)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Precomputed:
+    """The operator of a layer whose input rows are aggregated already (P X computed once): it does nothing."""
+
+    num_outputs: int
+
+    @property
+    def num_inputs(self) -> int:
+        return self.num_outputs
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return t

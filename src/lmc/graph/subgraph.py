@@ -1,0 +1,43 @@
+"""Cutting subgraphs out of a CSR on its own device, without a loop over nodes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmc.graph.csr import CSR, row_entries
+
+
+class Extractor:
+    """Cuts blocks out of one symmetric matrix.
+
+    It keeps one int32 per node (the node's row in the block being cut), so that the cost of a cut is that of the
+    entries it reads, not of the graph.
+    """
+
+    def __init__(self, P: CSR) -> None:
+        self.P = P
+        self._row = torch.full((P.num_rows,), -1, dtype=torch.int32, device=P.device)
+
+    def halo(self, core: Tensor) -> Tensor:
+        """N(V_B) \\ V_B: the neighbours of ``core`` that are not in it, ascending."""
+        entries, _ = row_entries(self.P, core)
+        mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
+        mark[self.P.indices[entries]] = True
+        mark[core] = False
+        return mark.nonzero().squeeze(1)
+
+    def block(self, rows: Tensor, cols: Tensor) -> CSR:
+        """P[rows, cols] with both relabelled in the order given."""
+        entries, indptr = row_entries(self.P, rows)
+        self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
+        local = self._row[self.P.indices[entries]]
+        self._row[cols] = -1
+        block = CSR(indptr, local, self.P.data[entries], cols.numel())
+        inside = local >= 0
+        return block if bool(inside.all()) else block.filtered(inside)
+
+    def induced(self, nodes: Tensor) -> CSR:
+        """P[nodes, nodes], symmetric as P is."""
+        block = self.block(nodes, nodes)
+        return CSR(block.indptr, block.indices, block.values, block.num_cols, symmetric=self.P.symmetric)

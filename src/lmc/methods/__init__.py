@@ -1,0 +1,42 @@
+"""Methods: one paper, one file. Each is an estimator of the gradient behind one interface."""
+
+from lmc.errors import ConfigError
+from lmc.methods.backward_sgd import BackwardSGD
+from lmc.methods.base import ClusterMethod, HistoryMethod, Method
+from lmc.methods.cluster_gcn import ClusterGCN
+from lmc.methods.full import FullBatch
+from lmc.methods.gas import GAS
+from lmc.methods.graph_fm import GraphFM
+from lmc.methods.lmc4conv import LMC4Conv
+from lmc.methods.problem import Problem
+from lmc.methods.run import Run, StepStats
+
+METHODS: dict[str, type[Method]] = {
+    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv)
+}
+"""Every method by its short name, as the command line spells it."""
+
+
+def method_class(name: str) -> type[Method]:
+    """A method's class by its short name."""
+    if name not in METHODS:
+        raise ConfigError(f"expected a method in {sorted(METHODS)} (got {name!r})")
+    return METHODS[name]
+
+
+__all__ = [
+    "GAS",
+    "METHODS",
+    "BackwardSGD",
+    "ClusterGCN",
+    "ClusterMethod",
+    "FullBatch",
+    "GraphFM",
+    "HistoryMethod",
+    "LMC4Conv",
+    "Method",
+    "Problem",
+    "Run",
+    "StepStats",
+    "method_class",
+]

@@ -1,0 +1,171 @@
+"""A method is an estimator of the gradient: a frozen record of settings that answers four questions.
+
+Which rows and operators make a batch (:meth:`Method.layout`), which histories it keeps (:meth:`Method.keeps`), what happens
+to a layer's state (:meth:`Method.compensate`), and which facts it claims (``facts``). The rest is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError
+from lmc.graph import Aggregation, Batch, Graph, Precomputed
+from lmc.history import Device, Store, store
+from lmc.methods.problem import Cut, Problem
+from lmc.methods.run import Run, check_device
+from lmc.models import Model, Operator
+from lmc.partition import check_parts, partition
+from lmc.sampling import Clusters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Layout = tuple[Tensor, tuple[Operator, ...], Tensor | None]
+"""Halo rows, one operator per layer, and the halo's beta."""
+
+EXACT_ON_ONE_PART = "exact on one part"
+EXACT_WITH_EXACT_HISTORIES = "exact with exact histories"
+UNBIASED = "unbiased"
+
+
+@dataclass(frozen=True)
+class Method:
+    """What all methods share; see the module's docstring."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    outside: ClassVar[str]
+    """What happens to messages from outside the batch, in half a sentence."""
+    facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
+    caches_batches: ClassVar[bool] = True
+    pooled_statistics: ClassVar[bool] = False
+
+    def layout(self, problem: Problem, core: Tensor) -> Layout:
+        """The halo, the operators and beta for a batch with these core rows."""
+        raise NotImplementedError
+
+    def keeps(self, problem: Problem) -> tuple[Iterable[int], Iterable[int]]:
+        """The layers whose states, and whose adjoints, are kept as histories."""
+        return (), ()
+
+    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:  # noqa: E741
+        """The state of layer l as the next layer reads it; with ``keep``, histories are updated."""
+        return s
+
+    def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
+        """How the graph is divided."""
+        whole = torch.zeros(graph.num_nodes, dtype=torch.int64) if parts is None else parts
+        return Clusters.of(whole, per_batch=int(whole.max()) + 1, redraw=False, seed=seed)
+
+    def bind(
+        self,
+        graph: Graph,
+        model: Model,
+        parts: Tensor | None = None,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> Run:
+        """This method on this graph and model.
+
+        Args:
+            parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph.
+            device: where to train; "auto" for the GPU where there is one.
+            seed: of batches and dropout masks.
+        """
+        if model.widths[-1] != graph.num_classes and model.lin_out is None:
+            raise ConfigError(
+                f"expected a model with {graph.num_classes} outputs for graph {graph.name!r} "
+                f"(got {model.widths[-1]}): build it with g.num_classes"
+            )
+        if parts is not None:
+            parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
+        clusters = self.clusters(graph, parts, seed)
+        problem = Problem.of(
+            graph.permute(clusters.order), model, check_device(device), self.aggregates_once, self.state_cut
+        )
+        return Run(self, problem, clusters, seed)
+
+    @property
+    def aggregates_once(self) -> bool:
+        """Whether P X may be computed once on the whole graph."""
+        return True
+
+    @property
+    def state_cut(self) -> Cut:
+        """Where a layer's state lies."""
+        return "before"
+
+    @property
+    def tier(self) -> Store:
+        """Where the histories live."""
+        return Device()
+
+    def operators(self, problem: Problem, first_rows: int, P: Aggregation) -> tuple[Operator, ...]:
+        """One operator per layer: P, after the precomputed first one where there is one."""
+        rest = problem.model.num_layers - 1
+        return (Precomputed(first_rows) if problem.aggregated else P, *[P] * rest)
+
+
+@dataclass(frozen=True)
+class ClusterMethod(Method):
+    """A method whose batches are clusters of parts.
+
+    Args:
+        num_parts: b; by default about one part per 2,000 nodes, at least 10.
+        clusters_per_batch: c, drawn without replacement; by default a quarter of the parts.
+        redraw: draw new batches every epoch instead of fixing the subgraphs once.
+        partition: "metis", "random" or "label-propagation".
+    """
+
+    num_parts: int | None = None
+    clusters_per_batch: int | None = None
+    redraw: bool = False
+    partition: str = "metis"
+
+    def __post_init__(self) -> None:
+        for field in ("num_parts", "clusters_per_batch"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ConfigError(f"expected {field} of at least 1 (got {value})")
+        if self.num_parts and self.clusters_per_batch and self.clusters_per_batch > self.num_parts:
+            raise ConfigError(
+                f"expected clusters_per_batch of at most num_parts = {self.num_parts} (got {self.clusters_per_batch})"
+            )
+
+    def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
+        if parts is None:
+            b = self.num_parts or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
+            parts = partition(graph, b, method=self.partition, seed=seed)
+        b = int(parts.max()) + 1
+        if self.num_parts is not None and self.num_parts != b:
+            raise ConfigError(
+                f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree"
+            )
+        c = self.clusters_per_batch or max(1, b // 4)
+        if c > b:
+            raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c})")
+        return Clusters.of(parts, c, self.redraw, seed)
+
+
+@dataclass(frozen=True)
+class HistoryMethod(ClusterMethod):
+    """A cluster method that keeps histories.
+
+    Args:
+        history: where they live: "device", "host", or a store of :mod:`lmc.history`.
+    """
+
+    history: str | Store = "device"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store(self.history)
+
+    @property
+    def tier(self) -> Store:
+        return store(self.history)

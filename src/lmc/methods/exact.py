@@ -1,0 +1,129 @@
+"""Exact states and adjoints of every node, layer by layer, in chunks of rows.
+
+Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever the size of the graph. Evaluation,
+``refresh`` and the diagnostics are all made of these two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmc.graph import Aggregation, Precomputed
+from lmc.history import Rows, Table
+from lmc.methods.problem import Problem
+from lmc.models import Operator, Pass
+
+MakeTable = Callable[[int, int], Table]
+"""(layer, width) -> a table for that layer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Rows to compute, the rows they read, and the operator between them."""
+
+    rows: Rows
+    ext: Rows
+    operator: Operator
+
+
+def chunks_of(problem: Problem, max_elements: int = 2**26) -> list[slice]:
+    """Contiguous runs of rows, each with at most ``max_elements`` numbers in its widest state."""
+    n = problem.graph.num_nodes
+    widest = max([problem.graph.num_features, *problem.model.widths])
+    step = max(1, max_elements // widest)
+    return [slice(a, min(a + step, n)) for a in range(0, n, step)]
+
+
+def _cut(problem: Problem, rows: Rows, l: int) -> Chunk:  # noqa: E741
+    """What layer l needs to compute ``rows`` completely."""
+    n = problem.graph.num_nodes
+    if l == 1 and problem.aggregated:
+        size = len(range(*rows.indices(n))) if isinstance(rows, slice) else rows.numel()
+        return Chunk(rows, rows, Precomputed(size))
+    if isinstance(rows, slice):
+        if rows == slice(0, n):
+            return Chunk(rows, rows, Aggregation.exact(problem.P))
+        rows_index = torch.arange(*rows.indices(n), device=problem.device)
+    else:
+        rows_index = rows
+    ext = torch.cat([rows_index, problem.blocks.halo(rows_index)])
+    return Chunk(rows, ext, Aggregation.exact(problem.blocks.block(rows_index, ext)))
+
+
+def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: Pass) -> Tensor:  # noqa: E741
+    """State l of a chunk's rows from state l - 1 of the rows it reads."""
+    h0 = problem.model.encode(problem.inputs(chunk.ext), p)
+    return problem.advance(l, h0 if previous is None else previous, chunk.operator, p, h0)
+
+
+@torch.no_grad()
+def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> Iterator[tuple[int, Table]]:
+    """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
+    previous: Table | None = None
+    with _evaluating(problem):
+        for l, width in enumerate(problem.model.widths, start=1):  # noqa: E741
+            table = make(l, width)
+            for rows in chunks:
+                chunk = _cut(problem, rows, l)
+                inputs = None if previous is None else previous.pull(chunk.ext)
+                table.push(rows, _state(problem, l, chunk, inputs, Pass()))
+            yield l, table
+            previous = table
+
+
+@torch.no_grad()
+def exact_logits(problem: Problem, chunks: Sequence[Rows], states: Table) -> Iterator[tuple[Rows, Tensor]]:
+    """(rows, logits) chunk by chunk from the states of layer L."""
+    with _evaluating(problem):
+        for rows in chunks:
+            yield rows, problem.finish(states.pull(rows), Pass())
+
+
+def exact_adjoints(
+    problem: Problem, chunks: Sequence[Rows], H: Sequence[Table], make: MakeTable
+) -> Iterator[tuple[int, Table]]:
+    """(l, table of V^l = dL/ds^l) for l = L..1, given the tables ``H`` of the states of layers 1..L.
+
+    Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete, whatever the layer.
+    """
+    L = problem.model.num_layers
+    graph = problem.graph
+    with _evaluating(problem):
+        above = make(L, problem.model.widths[-1])
+        for rows in chunks:
+            s = H[L - 1].pull(rows).detach().requires_grad_()
+            logits = problem.finish(s, Pass())
+            loss = problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
+            above.push(rows, torch.autograd.grad(loss, s)[0])
+        yield L, above
+        for l in range(L - 1, 0, -1):  # noqa: E741
+            table = make(l, problem.model.widths[l - 1])
+            for rows in chunks:
+                chunk = _cut(problem, rows, l + 1)
+                s = H[l - 1].pull(chunk.ext).detach().requires_grad_()
+                out = _state(problem, l + 1, chunk, s, Pass())
+                (v,) = torch.autograd.grad(out, s, above.pull(rows))
+                if isinstance(chunk.ext, slice):
+                    table.push(chunk.ext, v)
+                else:
+                    table.add(chunk.ext, v)
+            yield l, table
+            above = table
+
+
+class _evaluating:  # noqa: N801
+    """The model in evaluation mode, and back to what it was."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.model = problem.model
+
+    def __enter__(self) -> None:
+        self.was = self.model.training
+        self.model.eval()
+
+    def __exit__(self, *_: object) -> None:
+        self.model.train(self.was)

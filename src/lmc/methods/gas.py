@@ -1,0 +1,45 @@
+"""GAS: Fey et al., "GNNAutoScale: Scalable and Expressive Graph Neural Networks via Historical Embeddings"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmc.graph import Aggregation, Batch
+from lmc.methods.base import HistoryMethod, Layout
+from lmc.methods.problem import Problem
+from lmc.methods.run import Run
+
+
+@dataclass(frozen=True)
+class GAS(HistoryMethod):
+    """Forward messages from outside come from the history H-bar; backward messages from outside are dropped.
+
+    This is LMC4Conv with beta = 0 and V_hat = 0, and cheaper: halo rows are read, never computed. Departure: the
+    histories hold the states before the activation, as for LMC4Conv, so that the two differ in the method alone.
+    """
+
+    name: ClassVar[str] = "gas"
+    title: ClassVar[str] = "GAS"
+    paper: ClassVar[str] = "Fey et al. 2021"
+    outside: ClassVar[str] = "forward from the history, backward dropped"
+
+    def layout(self, problem: Problem, core: Tensor) -> Layout:
+        halo = problem.blocks.halo(core)
+        P = Aggregation(
+            forward=problem.blocks.block(core, torch.cat([core, halo])), backward=problem.blocks.induced(core)
+        )
+        return halo, self.operators(problem, core.numel(), P), None
+
+    def keeps(self, problem: Problem) -> tuple[range, tuple[()]]:
+        return range(1, problem.model.num_layers), ()
+
+    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:  # noqa: E741
+        if l not in run.H:
+            return s
+        if keep:
+            run.H[l].push(batch.rows, s.detach())
+        return torch.cat([s, run.H[l].pull(batch.halo)])

@@ -1,0 +1,84 @@
+"""GCN: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks"."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lmc.graph import CSR
+from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.dropout import dropout
+from lmc.models.rows import Linear, Operator, Pass
+
+
+class GCNLayer(Layer):
+    """s^l = P dropout(h^{l-1}) W + b, plus h^{l-1} with ``residual`` where the widths allow it."""
+
+    def __init__(
+        self, in_width: int, out_width: int, dropout: float, activation: Activation | None, residual: bool
+    ) -> None:
+        super().__init__()
+        self.lin = Linear(in_width, out_width)
+        self.activation = activation
+        self.out_width = out_width
+        self.dropout = dropout
+        self.residual = residual and in_width == out_width
+
+    def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+        drop = self.training and p.dropout and self.dropout > 0
+        t = dropout(h, self.dropout, p.generator) if drop else h
+        s = self.lin.aggregate(P, t, p)
+        return s + h[: P.num_outputs] if self.residual else s  # type: ignore[index]
+
+
+class GCN(Model):
+    """L layers of s = P h W + b with norm, ReLU and dropout between them.
+
+    Args:
+        in_width: feature width.
+        hidden: width of the hidden layers.
+        out_width: number of classes.
+        num_layers: L, the number of aggregations.
+        dropout: rate on the input of every layer but the first.
+        input_dropout: rate on the features too; True: the same rate. The first aggregation is then not constant.
+        norm: None, "layer" or "batch", before each ReLU.
+        residual: add each layer's input to its output where the widths agree.
+        linear_in, linear_out: a Linear before the first and after the last aggregation.
+        seed: of the initial parameters.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        hidden: int,
+        out_width: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        norm: str | None = None,
+        *,
+        input_dropout: float | bool = False,
+        residual: bool = False,
+        linear_in: bool = False,
+        linear_out: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers)
+        self.dropout = check_rate("dropout", dropout)
+        self.input_dropout = input_rate(input_dropout, self.dropout)
+        self.lin_in = Linear(in_width, hidden) if linear_in else None
+        self.act_in = Activation(hidden, norm) if linear_in else None
+        self.lin_out = Linear(hidden, out_width) if linear_out else None
+        self.layers = nn.ModuleList()
+        for l in range(1, num_layers + 1):  # noqa: E741
+            first, last = l == 1, l == num_layers and not linear_out
+            self.layers.append(
+                GCNLayer(
+                    in_width if first and not linear_in else hidden,
+                    out_width if last else hidden,
+                    # the features' own dropout is input_dropout, applied by encode
+                    0.0 if first and not linear_in else self.dropout,
+                    None if last else Activation(hidden, norm),
+                    residual,
+                )
+            )
+        self.reset_parameters(seed)

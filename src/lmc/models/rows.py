@@ -1,0 +1,223 @@
+"""Row-wise maps whose parameters take their gradient from core rows only (METHOD: every row-wise map with
+parameters is a layer of its own).
+
+Each computes all rows in one go and passes the adjoint of every row on; only the sums that make a parameter's
+gradient stop at the last core row. No map is ever run twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmc.graph import CSR, Aggregation, Precomputed, spmm
+
+Operator = Aggregation | Precomputed
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a forward pass knows about its rows beside their values.
+
+    Args:
+        num_core: leading rows that teach the parameters; None: all of them.
+        pooled: batch statistics are taken over all rows together, not over core and halo apart.
+        dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
+        generator: where the dropout masks come from; None: torch's own generator.
+    """
+
+    num_core: int | None = None
+    pooled: bool = False
+    dropout: bool = True
+    generator: torch.Generator | None = None
+
+    def core_of(self, num_rows: int) -> int:
+        return num_rows if self.num_core is None else min(self.num_core, num_rows)
+
+
+def _times(t: Tensor | CSR, W: Tensor) -> Tensor:
+    return spmm(t, W.t().contiguous()) if isinstance(t, CSR) else t @ W.t()
+
+
+def _outer(g: Tensor, t: Tensor | CSR) -> Tensor:
+    return spmm(t.t(), g.contiguous()).t() if isinstance(t, CSR) else g.t() @ t
+
+
+def _leading(t: Tensor | CSR, rows: int) -> Tensor | CSR:
+    return t.leading(rows) if isinstance(t, CSR) else t[:rows]
+
+
+def _keep(ctx: Any, t: Tensor | CSR, W: Tensor) -> None:
+    ctx.sparse = t if isinstance(t, CSR) else None
+    ctx.save_for_backward(W, None if isinstance(t, CSR) else t)
+
+
+def _kept(ctx: Any) -> tuple[Tensor | CSR, Tensor]:
+    W, t = ctx.saved_tensors
+    return ctx.sparse if t is None else t, W
+
+
+class _Linear(torch.autograd.Function):
+    """t W^T; dW from the first ``num_core`` rows. A sparse t is constant."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor | CSR, W: Tensor, num_core: int) -> Tensor:
+        _keep(ctx, t, W)
+        ctx.num_core = num_core
+        return _times(t, W)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        (v,) = grads
+        t, W = _kept(ctx)
+        dt = v @ W if ctx.needs_input_grad[0] else None
+        return dt, _outer(v[: ctx.num_core], _leading(t, ctx.num_core)), None
+
+
+class _NarrowLinear(torch.autograd.Function):
+    """P (t W^T), the product taken on the narrower side, with the gradient that (P t) W^T would have.
+
+    The weights' gradient reads core rows of P t. It is not formed: dW = v_core^T (P t)_core = (P^T v_core)^T t.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor | CSR, W: Tensor, P: Aggregation, num_core: int) -> Tensor:
+        _keep(ctx, t, W)
+        ctx.P, ctx.num_core = P, num_core
+        return spmm(P.forward, _times(t, W))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        (v,) = grads
+        t, W = _kept(ctx)
+        P: Aggregation = ctx.P
+        needs_dt = ctx.needs_input_grad[0]
+        same = ctx.num_core == v.shape[0] and P.backward is P.forward.t()
+        q = P.adjoint(v) if needs_dt or same else None
+        if same:
+            q_core = q
+        else:
+            v_core = v.clone()
+            v_core[ctx.num_core :] = 0
+            q_core = spmm(P.forward.t(), v_core)
+        assert q_core is not None
+        dt = q @ W if needs_dt and q is not None else None
+        return dt, _outer(q_core, t), None, None
+
+
+class _Affine(torch.autograd.Function):
+    """x * scale + shift column by column; both take their gradient from the first ``num_core`` rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, num_core: int) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        ctx.num_core = num_core
+        return torch.addcmul(shift, x, scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        (g,) = grads
+        x, scale = ctx.saved_tensors
+        core = g[: ctx.num_core]
+        return g * scale, (core * x[: ctx.num_core]).sum(0), core.sum(0), None
+
+
+class _Shift(torch.autograd.Function):
+    """x + b, in place: x is a fresh product that nothing else reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, b: Tensor, num_core: int) -> Tensor:
+        ctx.num_core = num_core
+        ctx.mark_dirty(x)
+        return x.add_(b)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (g,) = grads
+        return g, g[: ctx.num_core].sum(0), None
+
+
+class Linear(nn.Module):
+    """y = x W^T + b, initialised like :class:`torch_geometric.nn.GCNConv` (Glorot, zero bias)."""
+
+    def __init__(self, in_width: int, out_width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_width, in_width))
+        self.bias = nn.Parameter(torch.empty(out_width)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        bound = math.sqrt(6.0 / (self.weight.shape[0] + self.weight.shape[1]))
+        with torch.no_grad():
+            self.weight.uniform_(-bound, bound, generator=generator)
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
+        core = p.core_of(t.shape[0])
+        return self._shift(_Linear.apply(t, self.weight, core), core)  # type: ignore[no-untyped-call]
+
+    def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass) -> Tensor:
+        """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more."""
+        narrow = self.weight.shape[0] < self.weight.shape[1]
+        if isinstance(P, Aggregation) and (narrow or isinstance(t, CSR)):
+            core = p.core_of(P.num_outputs)
+            return self._shift(_NarrowLinear.apply(t, self.weight, P, core), core)  # type: ignore[no-untyped-call]
+        return self(P(t), p)  # type: ignore[no-any-return]
+
+    def _shift(self, y: Tensor, num_core: int) -> Tensor:
+        if self.bias is None:
+            return y
+        return _Shift.apply(y, self.bias, num_core)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class LayerNorm(nn.Module):
+    """Layer norm over the columns of each row."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        unit = F.layer_norm(x, x.shape[1:])
+        return _Affine.apply(unit, self.weight, self.bias, p.core_of(x.shape[0]))  # type: ignore
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm with statistics of core rows for core rows, and of halo rows for halo rows.
+
+    Halo rows are normalised with the same affine parameters, frozen, and never touch the running statistics
+    (METHOD, point 6). A single halo row has no statistics of its own: it takes the running ones.
+    """
+
+    def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # type: ignore[override]  # noqa: B008
+        core = p.core_of(x.shape[0])
+        if not self.training or core == x.shape[0]:
+            return super().forward(x)
+        if p.pooled:
+            unit = F.batch_norm(
+                x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
+            )
+            return _Affine.apply(unit, self.weight, self.bias, core)  # type: ignore
+        alone = x.shape[0] - core == 1
+        halo = F.batch_norm(
+            x[core:],
+            self.running_mean if alone else None,
+            self.running_var if alone else None,
+            self.weight.detach(),
+            self.bias.detach(),
+            training=not alone,
+            eps=self.eps,
+        )
+        return torch.cat([super().forward(x[:core]), halo])
+
+    def _count(self) -> float:
+        assert self.num_batches_tracked is not None and self.momentum is not None
+        self.num_batches_tracked.add_(1)
+        return self.momentum
