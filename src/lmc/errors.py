@@ -21,3 +21,7 @@ class ConfigError(LmcError, ValueError):
 
 class CheckpointError(LmcError, RuntimeError):
     """A run folder cannot be continued with these settings, or is damaged."""
+
+
+class Interrupted(LmcError, KeyboardInterrupt):
+    """Training was stopped by Ctrl-C after a finished step; the message says what was saved."""

@@ -1,6 +1,6 @@
 """Names, files and PyG objects -> graphs; and lookalikes, synthetic graphs with a real one's statistics."""
 
-from lmc.data.load import load
+from lmc.data.loader import load
 from lmc.data.npz import write as save
 from lmc.data.pyg import from_splits
 from lmc.data.registry import Info, describe, names

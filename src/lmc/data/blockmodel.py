@@ -1,8 +1,8 @@
 """Random edges with hubs and nested communities: a degree-corrected block model on three levels.
 
-Every edge picks one end by node weight, then a level (its community, its super-community, its whole graph) and
-the other end by weight inside that level. Weights follow a Pareto law, which gives the heavy tail; the shares of
-the levels set how much of the graph a partitioner can keep together. Everything is vectorised over edges.
+Every edge picks one end by node weight, then a level (its community, its district, its whole graph) and the
+other end by weight inside that level. Weights follow a Pareto law, which gives the heavy tail; the shares of the
+levels set how much of the graph a partitioner can keep together. Everything is vectorised over edges.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PATIENT_ROUNDS = 12  # afterwards small communities are taken to be full, and ed
 class Blocks:
     """Nested groups of nodes; nodes are numbered so that every group is a range.
 
-    Each array gives the group of every node and never falls: ``community`` lies within ``district`` (a
-    super-community), which lies within ``world`` (a connected-at-most component: one of several graphs).
+    Each array gives the group of every node and never falls: a community lies within a district (several
+    communities), and that within a world (the whole graph, or one of several disjoint ones).
     """
 
     community: np.ndarray  # [n]
@@ -57,6 +57,8 @@ def draw_edges(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exactly ``num_edges`` undirected edges (u < v), none twice, no self-loop, no node left alone.
 
+    There must be more edges than nodes: every node first gets a partner in its community.
+
     Args:
         near, middle: shares of edges drawn within the community and within the district; the rest go anywhere
             in the world. Duplicates fall away, so crowded communities keep a little less than their share.
@@ -64,7 +66,7 @@ def draw_edges(
     n = weights.size
     sampler = _Sampler(blocks, weights)
     everyone = np.arange(n)
-    keys = _sorted_unique(sampler.pair(everyone, np.zeros(n, dtype=np.int8), rng))[:num_edges]
+    keys = _sorted_unique(sampler.pair(everyone, np.zeros(n, dtype=np.int8), rng))
     rounds = 0
     while (missing := num_edges - keys.size) > 0:
         shares = (near, middle) if rounds < PATIENT_ROUNDS else (0.0, 0.0)

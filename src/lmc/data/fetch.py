@@ -22,14 +22,19 @@ PATIENCE = 20.0  # seconds without an answer before a download is given up
 
 def fetch(name: str, root: Path) -> Graph:
     """Download the set ``name`` into ``root`` and read it. Raises whatever the reader raises."""
-    if name not in FETCHERS:
+    if name not in READERS:
         raise DataError(f"expected a set that can be downloaded (got {name}): bring its file")
+    return read_folder(name, root / "downloads" / name)
+
+
+def read_folder(name: str, folder: Path) -> Graph:
+    """Let the reader of ``name`` work in ``folder``; it downloads what is missing there."""
     with _timeout(PATIENCE):
-        return FETCHERS[name](str(root / "downloads" / name), name)
+        return READERS[name](str(folder), name)
 
 
 def per_class_split(y: Tensor, train: int = 20, val: int = 30, seed: int = 0) -> dict[str, Tensor]:
-    """Masks with ``train`` and ``val`` nodes of every class and the rest for test, for sets without a split."""
+    """Masks for a set without a split: ``train`` and ``val`` nodes of every class, the rest for test."""
     rng = np.random.default_rng(seed)
     split = np.full(y.numel(), 2)
     for c in range(int(y.max()) + 1):
@@ -100,9 +105,7 @@ def _sparse(dataset: Any, name: str) -> Graph:
         data.update(per_class_split(data.y))
     dense = from_dataset([data], name=name, symmetrise=True)
     assert isinstance(dense.x, Tensor)
-    return Graph(
-        dense.adj, as_csr(dense.x), dense.y, dense.train, dense.val, dense.test, dense.num_classes, name
-    )
+    return Graph(dense.adj, as_csr(dense.x), dense.y, dense.train, dense.val, dense.test, dense.num_classes, name)
 
 
 @contextmanager
@@ -116,7 +119,7 @@ def _timeout(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-FETCHERS: dict[str, Callable[[str, str], Graph]] = {
+READERS: dict[str, Callable[[str, str], Graph]] = {
     "cora": _planetoid,
     "citeseer": _planetoid,
     "pubmed": _planetoid,

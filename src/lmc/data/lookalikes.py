@@ -17,6 +17,8 @@ from lmc.errors import DataError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import from_rows
 
+LARGEST = 8.0  # times the real size: a typing error must not fill the memory
+
 
 @dataclass(frozen=True)
 class Lookalike:
@@ -26,8 +28,8 @@ class Lookalike:
         nodes, edges, classes, features: as in the real set (undirected edges).
         splits: shares of train, val and test nodes (of whole graphs where there are several).
         parts, kept: the paper's number of parts, and the share of edges METIS keeps inside them.
-        community, branching: nodes to a community, communities to a super-community.
-        near, middle: shares of edges that stay in the community, in the super-community.
+        community, branching: nodes to a community, communities to a district.
+        near, middle: shares of edges that stay in the community, in the district.
         tail: Pareto exponent of the node weights.
         signal, label_noise: how much one node's features say; how many labels follow no rule.
         graphs: number of disjoint graphs; with more than one the set is multi-label.
@@ -60,21 +62,21 @@ LOOKALIKES: dict[str, Lookalike] = {
         community=30, branching=5, near=0.6, middle=0.15, tail=2.2, signal=1.5, label_noise=0.12,
     ),
     "arxiv-like": Lookalike(
-        nodes=169_343, edges=1_157_799, classes=40, features=128, splits=(0.54, 0.18, 0.28), parts=80, kept=0.67,
-        community=150, branching=12, near=0.52, middle=0.15, tail=1.6, signal=2.25, label_noise=0.25,
+        nodes=169_343, edges=1_157_799, classes=40, features=128, splits=(0.54, 0.18, 0.28), parts=80,
+        kept=0.67, community=150, branching=12, near=0.52, middle=0.15, tail=1.6, signal=2.25, label_noise=0.25,
     ),
     "flickr-like": Lookalike(
         nodes=89_250, edges=449_878, classes=7, features=500, splits=(0.5, 0.25, 0.25), parts=24, kept=0.57,
-        community=120, branching=20, near=0.35, middle=0.15, tail=1.7, signal=1.2, label_noise=0.4,
+        community=120, branching=20, near=0.35, middle=0.15, tail=1.7, signal=1.2, label_noise=0.43,
     ),
     "ppi-like": Lookalike(
         nodes=56_944, edges=793_632, classes=121, features=50, splits=(20 / 24, 2 / 24, 2 / 24), parts=20,
-        kept=0.9, community=60, branching=10, near=0.45, middle=0.2, tail=2.0, signal=1.0, label_noise=0.01,
+        kept=0.9, community=60, branching=10, near=0.5, middle=0.05, tail=2.0, signal=0.35, label_noise=0.01,
         graphs=24,
     ),
     "reddit-like": Lookalike(
-        nodes=232_965, edges=11_606_919, classes=41, features=602, splits=(0.66, 0.10, 0.24), parts=200, kept=0.35,
-        community=500, branching=6, near=0.37, middle=0.1, tail=1.8, signal=3.0, label_noise=0.05,
+        nodes=232_965, edges=11_606_919, classes=41, features=602, splits=(0.66, 0.10, 0.24), parts=200,
+        kept=0.35, community=500, branching=6, near=0.33, middle=0.1, tail=1.8, signal=3.0, label_noise=0.05,
     ),
     "products-like": Lookalike(
         nodes=2_449_029, edges=61_859_076, classes=47, features=100, splits=(0.08, 0.02, 0.90), parts=1_500,
@@ -101,13 +103,15 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     # the ranges of the model must not show: real sets are not sorted by community
     place = rng.permutation(n)
     order = np.argsort(place)
-    masks = (torch.from_numpy(split[order] == k) for k in range(3))
+    train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
     label = name if scale == 1.0 else f"{name}@{scale:g}"
     return Graph(
         _adjacency(place[u], place[v], n),
         torch.from_numpy(x[order]),
         torch.from_numpy(y[order]),
-        *masks,
+        train,
+        val,
+        test,
         num_classes=spec.classes,
         name=label,
     )
@@ -127,38 +131,29 @@ def parse(source: str) -> tuple[str, float | None] | None:
 
 
 def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
+    if not 0 < scale <= LARGEST:
+        raise DataError(f"expected a scale in (0, {LARGEST:g}] for {name} (got {scale:g}): choose another")
     n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
     # a class needs a few nodes in every split, and a mean degree above n / 4 leaves no room for communities
     least = max(20 * spec.classes if not spec.multi_label else 50 * spec.graphs, 8 * spec.edges // spec.nodes)
-    if not n >= least:
+    if n < least:
         raise DataError(
-            f"expected a scale of at least {least / spec.nodes:.2g} for {name} (got {scale:g}, {n} nodes): raise it"
+            f"expected at least {least} nodes in {name} (got {n} at scale {scale:g}): "
+            f"use a scale of {least / spec.nodes:.2g} or more"
         )
-    if scale > 8:
-        raise DataError(f"expected a scale of at most 8 for {name} (got {scale:g}): lower it")
     return n, num_edges
 
 
 def _targets(
     spec: Lookalike, community: np.ndarray, district: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
+    d, noise, signal = spec.features, spec.label_noise, spec.signal
     if spec.multi_label:
         return labels_and_features(
-            community,
-            num_labels=spec.classes,
-            num_features=spec.features,
-            label_noise=spec.label_noise,
-            signal=spec.signal,
-            rng=rng,
+            community, num_labels=spec.classes, num_features=d, label_noise=noise, signal=signal, rng=rng
         )
     return classes_and_features(
-        community,
-        district,
-        num_classes=spec.classes,
-        num_features=spec.features,
-        label_noise=spec.label_noise,
-        signal=spec.signal,
-        rng=rng,
+        community, district, num_classes=spec.classes, num_features=d, label_noise=noise, signal=signal, rng=rng
     )
 
 

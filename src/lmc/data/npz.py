@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import uuid
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,24 +75,19 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"expected a graph file at {path} (got no such file): check the path")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(
-                    f"expected an .npz archive (got a single array in {path}): write it with lmc.save"
-                )
-            return {key: archive[key] for key in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise DataError(
-            f"expected a whole .npz file (got {path}, {error}): copy or write it again"
-        ) from error
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.lib.npyio.NpzFile):
+            with archive:
+                return {key: archive[key] for key in archive.files}
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        # numpy says the same for an object array and for a file that is no zip at all: it would unpickle both
+        # numpy says the same of an object array and of a file that is no zip at all: it would unpickle both
         raise DataError(
             f"expected an .npz of plain arrays (got {path}, which is no zip or holds Python objects): "
             f"write numbers only, with lmc.save or np.savez"
         ) from error
+    except Exception as error:  # a damaged zip raises whatever its bytes happen to lead to
+        raise DataError(f"expected a whole .npz file (got {path}, {error}): copy or write it again") from error
+    raise DataError(f"expected an .npz archive (got a single array in {path}): write it with lmc.save")
 
 
 def _require(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -113,9 +107,7 @@ def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
         return None
     value = arrays[key]
     if value.size != 1 or not np.issubdtype(value.dtype, np.integer):
-        raise GraphError(
-            f"expected {key} as one whole number (got {value.dtype} of shape {list(value.shape)})"
-        )
+        raise GraphError(f"expected {key} as one whole number (got {value.dtype} of shape {list(value.shape)})")
     return int(value.reshape(()))
 
 
@@ -140,7 +132,7 @@ def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
         )
     if indptr[0] != 0 or indptr[-1] != indices.size or bool((np.diff(indptr) < 0).any()):
         raise GraphError(f"expected x_indptr to rise from 0 to {indices.size} (got other row pointers)")
-    if indices.size and not (0 <= indices.min() and indices.max() < cols):
+    if indices.size and not (indices.min() >= 0 and indices.max() < cols):
         raise GraphError(f"expected x_indices in [0, {cols}) (got {indices.min()} to {indices.max()})")
     if not np.issubdtype(data.dtype, np.floating):
         data = data.astype(np.float32)
@@ -152,10 +144,10 @@ def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
     )
 
 
-def _as_arrays(graph: Graph) -> dict[str, np.ndarray]:
+def _as_arrays(graph: Graph) -> dict[str, Any]:
     graph = graph.to("cpu")
     rows = graph.adj.row_index().to(torch.int32)
-    arrays = {
+    arrays: dict[str, Any] = {
         "edge_index": torch.stack([rows, graph.adj.indices]).numpy(),
         "y": graph.y.numpy(),
         "num_nodes": np.int64(graph.num_nodes),
@@ -165,9 +157,8 @@ def _as_arrays(graph: Graph) -> dict[str, np.ndarray]:
     for split in SPLITS:
         arrays[f"{split}_idx"] = getattr(graph, split).nonzero().squeeze(1).to(torch.int32).numpy()
     if isinstance(graph.x, CSR):
-        parts = (graph.x.indptr, graph.x.indices, graph.x.data)
-        arrays |= dict(zip(SPARSE, (part.numpy() for part in parts), strict=False))
-        arrays["x_shape"] = np.array(graph.x.shape, dtype=np.int64)
+        parts = [part.numpy() for part in (graph.x.indptr, graph.x.indices, graph.x.data)]
+        arrays |= zip(SPARSE, [*parts, np.array(graph.x.shape, dtype=np.int64)], strict=True)
     else:
         arrays["x"] = graph.x.numpy()
     return arrays

@@ -24,9 +24,15 @@ def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Gr
     ):
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
-    masks = {split: _mask(data, split) for split in SPLITS}
     return Graph.from_edges(
-        data.edge_index, _features(data.x), data.y, **masks, name=name, symmetrise=symmetrise
+        data.edge_index,
+        _features(data.x),
+        data.y,
+        train=_mask(data, "train"),
+        val=_mask(data, "val"),
+        test=_mask(data, "test"),
+        name=name,
+        symmetrise=symmetrise,
     )
 
 

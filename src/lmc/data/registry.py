@@ -13,7 +13,11 @@ from lmc.errors import DataError
 
 @dataclass(frozen=True)
 class Named:
-    """A real set. Edges are undirected; ``lookalike`` is what to use where the files cannot be had."""
+    """A real set.
+
+    Edges are undirected. ``lookalike`` is what to use where the files cannot be had; ``raw`` is the file by which
+    a raw folder of the set is known, where such folders are read.
+    """
 
     name: str
     nodes: int
@@ -23,7 +27,10 @@ class Named:
     lookalike: str
     multi_label: bool = False
     directed: bool = False  # at origin: its edges are symmetrised on loading
+    raw: str | None = None
 
+
+OGB_MARK = "raw/edge.csv.gz"
 
 REAL: dict[str, Named] = {
     entry.name: entry
@@ -34,12 +41,12 @@ REAL: dict[str, Named] = {
         Named("amazon-photo", 7_650, 119_081, 745, 8, "tiny-like"),
         Named("coauthor-physics", 34_493, 247_962, 8_415, 5, "arxiv-like@0.2"),
         Named("dblp", 17_716, 52_867, 1_639, 4, "arxiv-like@0.1"),
-        Named("ppi", 56_944, 793_632, 50, 121, "ppi-like", multi_label=True),
-        Named("reddit", 232_965, 11_606_919, 602, 41, "reddit-like"),
-        Named("flickr", 89_250, 449_878, 500, 7, "flickr-like"),
-        Named("ogbn-arxiv", 169_343, 1_157_799, 128, 40, "arxiv-like", directed=True),
-        Named("ogbn-products", 2_449_029, 61_859_076, 100, 47, "products-like", directed=True),
-        Named("amazon", 334_863, 925_872, 334_863, 58, "arxiv-like", multi_label=True),
+        Named("ppi", 56_944, 793_632, 50, 121, "ppi-like", multi_label=True, raw="raw/train_graph.json"),
+        Named("reddit", 232_965, 11_606_919, 602, 41, "reddit-like", raw="raw/reddit_data.npz"),
+        Named("flickr", 89_250, 449_878, 500, 7, "flickr-like", raw="raw/adj_full.npz"),
+        Named("ogbn-arxiv", 169_343, 1_157_799, 128, 40, "arxiv-like", directed=True, raw=OGB_MARK),
+        Named("ogbn-products", 2_449_029, 61_859_076, 100, 47, "products-like", directed=True, raw=OGB_MARK),
+        Named("amazon", 334_863, 925_872, 334_863, 58, "arxiv-like", multi_label=True, raw="adj_list.txt"),
     )
 }
 
@@ -65,14 +72,11 @@ def names() -> list[str]:
 def describe(data_dir: str | Path | None = None) -> list[Info]:
     """Facts of every known set, and where this machine has it."""
     real = [
-        Info(
-            e.name, "real", e.nodes, e.edges, e.features, e.classes, str(find(e.name, data_dir) or "not here")
-        )
+        Info(e.name, "real", e.nodes, e.edges, e.features, e.classes, str(find(e.name, data_dir) or "not here"))
         for e in REAL.values()
     ]
     synthetic = [
-        Info(name, "lookalike", s.nodes, s.edges, s.features, s.classes, "built in")
-        for name, s in LOOKALIKES.items()
+        Info(name, "lookalike", s.nodes, s.edges, s.features, s.classes, "built in") for name, s in LOOKALIKES.items()
     ]
     return real + synthetic
 
@@ -102,6 +106,8 @@ def cache_dir() -> Path:
 
 def folders(data_dir: str | Path | None = None) -> list[Path]:
     """Where files are looked for, in order: ``data_dir``, $LMC_DATA, the user's cache."""
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise DataError(f"expected data_dir to be a folder (got {data_dir}): make it, or leave it out")
     given = [data_dir, os.environ.get("LMC_DATA")]
     return [Path(folder).expanduser() for folder in given if folder] + [cache_dir()]
 
@@ -112,10 +118,11 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 def find(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """The first ``.npz`` file, or else the first raw folder (one with ``raw`` in it), of the set ``name``."""
+    """The first ``.npz`` file, or else the first raw folder, of the set ``name``."""
     places = [folder / stem for folder in folders(data_dir) for stem in spellings(name)]
     for place in places:
         file = place.with_name(place.name + ".npz")
         if file.is_file():
             return file
-    return next((place for place in places if (place / "raw").is_dir()), None)
+    mark = REAL[name].raw
+    return next((place for place in places if mark and (place / mark).is_file()), None)

@@ -26,13 +26,13 @@ def classes_and_features(
     """
     prior = 1.0 / (1.0 + np.arange(num_classes)) ** 0.5  # large and small classes, as in real sets
     prior /= prior.sum()
-    of_district = _all_classes(int(district[-1]) + 1, num_classes, prior, rng)
+    of_district = rng.choice(num_classes, int(district[-1]) + 1, p=prior)
     count = int(community[-1]) + 1
     home = np.zeros(count, dtype=np.int64)
     home[community] = district
-    of_community = np.where(
-        rng.random(count) < 0.7, of_district[home], _all_classes(count, num_classes, prior, rng)
-    )
+    of_community = np.where(rng.random(count) < 0.7, of_district[home], rng.choice(num_classes, count, p=prior))
+    sure = min(count, num_classes)  # a community for every class, however small the graph
+    of_community[rng.choice(count, sure, replace=False)] = np.arange(sure)
     y = of_community[community]
     noisy = rng.random(y.size) < label_noise
     y[noisy] = rng.choice(num_classes, int(noisy.sum()), p=prior)
@@ -84,11 +84,3 @@ def split_worlds(world: np.ndarray, shares: tuple[float, float, float]) -> np.nd
     count = int(world[-1]) + 1
     borders = np.round(np.cumsum(shares)[:2] * count)
     return np.searchsorted(borders, world, side="right").astype(np.int8)
-
-
-def _all_classes(count: int, num_classes: int, prior: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """``count`` classes drawn from the prior, the first ones making sure that none is missing."""
-    drawn = rng.choice(num_classes, count, p=prior)
-    covered = min(count, num_classes)
-    drawn[:covered] = np.arange(covered)
-    return rng.permutation(drawn)

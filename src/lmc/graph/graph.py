@@ -128,10 +128,7 @@ class Graph:
         n = y.shape[0] if y.dim() else 0
         features = _checked_features(x, n)
         targets, num_classes = _checked_targets(y, num_classes)
-        masks = {
-            k: _checked_mask(k, torch.as_tensor(v), n)
-            for k, v in zip(SPLITS, (train, val, test), strict=True)
-        }
+        masks = {k: _checked_mask(k, torch.as_tensor(v), n) for k, v in zip(SPLITS, (train, val, test), strict=True)}
         _check_disjoint(masks)
         _check_labelled(targets, masks)
         adj = _checked_edges(torch.as_tensor(edge_index), n, symmetrise)
@@ -188,9 +185,7 @@ def _checked_targets(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
 
 def _checked_mask(split: str, chosen: Tensor, n: int) -> Tensor:
     if chosen.dim() != 1:
-        raise GraphError(
-            f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})"
-        )
+        raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
     if chosen.dtype == torch.bool:
         if chosen.numel() != n:
             raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()})")
@@ -234,9 +229,7 @@ def _checked_edges(edge_index: Tensor, n: int, symmetrise: bool) -> CSR:
     if edge_index.is_floating_point():
         raise GraphError(f"expected whole node numbers in edge_index (got {edge_index.dtype})")
     if edge_index.shape[1] == 0:
-        raise GraphError(
-            "expected at least one edge (got none): a graph without edges needs no graph network"
-        )
+        raise GraphError("expected at least one edge (got none): a graph without edges needs no graph network")
     src, dst = edge_index.long()
     outside = (edge_index < 0) | (edge_index >= n)
     if bool(outside.any()):
@@ -256,9 +249,7 @@ def _checked_edges(edge_index: Tensor, n: int, symmetrise: bool) -> CSR:
         twice = key[1:] == key[:-1]
         if bool(twice.any()):
             k = int(key[1:][twice][0])
-            raise GraphError(
-                f"expected no duplicate edges (got ({k // n}, {k % n}) more than once): {remedy}"
-            )
+            raise GraphError(f"expected no duplicate edges (got ({k // n}, {k % n}) more than once): {remedy}")
         reverse = (key % n * n + key // n).sort().values
         if not torch.equal(key, reverse):
             k = int(key[~torch.isin(key, reverse)][0])
@@ -267,8 +258,6 @@ def _checked_edges(edge_index: Tensor, n: int, symmetrise: bool) -> CSR:
                 f"({k % n}, {k // n})): {remedy}"
             )
     if key.numel() >= 2**31:
-        raise GraphError(
-            f"expected fewer than 2^31 directed edges (got {key.numel():,}): int32 indices end there"
-        )
+        raise GraphError(f"expected fewer than 2^31 directed edges (got {key.numel():,}): int32 indices end there")
     adj = from_rows(key // n, key % n, None, (n, n))
     return CSR(adj.indptr, adj.indices, None, n, symmetric=True)

@@ -27,9 +27,7 @@ def spmm(A: CSR, x: Tensor) -> Tensor:
 def sparse_product(A: CSR, B: CSR) -> CSR:
     """``A @ B`` of two sparse matrices, on the CPU, once (scipy): for sparse features aggregated in advance."""
     a, b = (
-        scipy.sparse.csr_matrix(
-            (m.data.cpu().numpy(), m.indices.cpu().numpy(), m.indptr.cpu().numpy()), m.shape
-        )
+        scipy.sparse.csr_matrix((m.data.cpu().numpy(), m.indices.cpu().numpy(), m.indptr.cpu().numpy()), m.shape)
         for m in (A, B)
     )
     c = a @ b
@@ -84,7 +82,7 @@ class Aggregation:
         return padded
 
     def __call__(self, t: Tensor) -> Tensor:
-        return _Product.apply(t, self)  # type: ignore[no-any-return, no-untyped-call]
+        return _Product.apply(t, self)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from lmc.methods.problem import Problem
 class BackwardSGD(ClusterMethod):
     """Exact states H and adjoints V of the core rows; parameters take their gradient from these rows alone.
 
-    Every node outside the core is in the halo, so a step costs a full-batch step: a yardstick, not a way to train. Batch
-    statistics are those of the whole graph. Batches are built when they are needed, since each is a copy of the graph.
+    Every node outside the core is in the halo, so a step costs a full-batch step: a yardstick, not a way to train.
+    Batch statistics are those of the whole graph. Batches are built when needed, since each is a copy of the graph.
     """
 
     name: ClassVar[str] = "backward-sgd"
     title: ClassVar[str] = "Backward SGD"
-    paper: ClassVar[str] = "LMC, section 4.3"
+    paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
     outside: ClassVar[str] = "exact in both directions"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED})
     caches_batches: ClassVar[bool] = False

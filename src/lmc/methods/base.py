@@ -1,7 +1,7 @@
 """A method is an estimator of the gradient: a frozen record of settings that answers four questions.
 
-Which rows and operators make a batch (:meth:`Method.layout`), which histories it keeps (:meth:`Method.keeps`), what happens
-to a layer's state (:meth:`Method.compensate`), and which facts it claims (``facts``). The rest is shared.
+Which rows and operators make a batch (:meth:`Method.layout`), which histories it keeps (:meth:`Method.keeps`), what
+happens to a layer's state (:meth:`Method.compensate`), and which facts it claims (``facts``). The rest is shared.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Method:
         """The layers whose states, and whose adjoints, are kept as histories."""
         return (), ()
 
-    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:  # noqa: E741
+    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         """The state of layer l as the next layer reads it; with ``keep``, histories are updated."""
         return s
 
@@ -143,9 +143,7 @@ class ClusterMethod(Method):
             parts = partition(graph, b, method=self.partition, seed=seed)
         b = int(parts.max()) + 1
         if self.num_parts is not None and self.num_parts != b:
-            raise ConfigError(
-                f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree"
-            )
+            raise ConfigError(f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree")
         c = self.clusters_per_batch or max(1, b // 4)
         if c > b:
             raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c})")

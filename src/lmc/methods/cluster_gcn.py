@@ -1,4 +1,4 @@
-"""Cluster-GCN: Chiang et al., "Cluster-GCN: An Efficient Algorithm for Training Deep and Large GCNs"."""
+"""Cluster-GCN: "Cluster-GCN: An Efficient Algorithm for Training Deep and Large Graph Convolutional Networks"."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lmc.methods.problem import Problem
 class ClusterGCN(ClusterMethod):
     """Messages from outside are dropped in both directions; the adjacency is renormalised inside the batch.
 
-    Departure: the loss is weighted by b/c over the global |V_L|, as for every method here, instead of by the labelled nodes of
-    the batch; on balanced parts the two differ little.
+    Departure: the loss is weighted by b/c over the global |V_L|, as for every method here, instead of by the labelled
+    nodes of the batch; on balanced parts the two differ little.
     """
 
     name: ClassVar[str] = "cluster"
     title: ClassVar[str] = "Cluster-GCN"
-    paper: ClassVar[str] = "Chiang et al. 2019"
+    paper: ClassVar[str] = "Cluster-GCN: An Efficient Algorithm for Training Deep and Large GCNs"
     outside: ClassVar[str] = "dropped in both directions, adjacency renormalised"
 
     @property

@@ -83,4 +83,4 @@ def compensate(
         in_place: overwrite ``s``; allowed where the operation that made it did not keep it.
     """
     args = (s, H_halo, adjoint, beta_forward, beta_backward, num_core, in_place)
-    return _Compensate.apply(*args)  # type: ignore[no-any-return, no-untyped-call]
+    return _Compensate.apply(*args)

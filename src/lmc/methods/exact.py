@@ -38,7 +38,7 @@ def chunks_of(problem: Problem, max_elements: int = 2**26) -> list[slice]:
     return [slice(a, min(a + step, n)) for a in range(0, n, step)]
 
 
-def _cut(problem: Problem, rows: Rows, l: int) -> Chunk:  # noqa: E741
+def _cut(problem: Problem, rows: Rows, l: int) -> Chunk:
     """What layer l needs to compute ``rows`` completely."""
     n = problem.graph.num_nodes
     if l == 1 and problem.aggregated:
@@ -54,8 +54,10 @@ def _cut(problem: Problem, rows: Rows, l: int) -> Chunk:  # noqa: E741
     return Chunk(rows, ext, Aggregation.exact(problem.blocks.block(rows_index, ext)))
 
 
-def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: Pass) -> Tensor:  # noqa: E741
+def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: Pass) -> Tensor:
     """State l of a chunk's rows from state l - 1 of the rows it reads."""
+    if previous is not None and not problem.model.reads_input:
+        return problem.advance(l, previous, chunk.operator, p, previous)
     h0 = problem.model.encode(problem.inputs(chunk.ext), p)
     return problem.advance(l, h0 if previous is None else previous, chunk.operator, p, h0)
 
@@ -64,8 +66,8 @@ def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: P
 def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> Iterator[tuple[int, Table]]:
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
     previous: Table | None = None
-    with _evaluating(problem):
-        for l, width in enumerate(problem.model.widths, start=1):  # noqa: E741
+    with _Evaluating(problem):
+        for l, width in enumerate(problem.model.widths, start=1):
             table = make(l, width)
             for rows in chunks:
                 chunk = _cut(problem, rows, l)
@@ -78,7 +80,7 @@ def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> I
 @torch.no_grad()
 def exact_logits(problem: Problem, chunks: Sequence[Rows], states: Table) -> Iterator[tuple[Rows, Tensor]]:
     """(rows, logits) chunk by chunk from the states of layer L."""
-    with _evaluating(problem):
+    with _Evaluating(problem):
         for rows in chunks:
             yield rows, problem.finish(states.pull(rows), Pass())
 
@@ -92,7 +94,7 @@ def exact_adjoints(
     """
     L = problem.model.num_layers
     graph = problem.graph
-    with _evaluating(problem):
+    with _Evaluating(problem):
         above = make(L, problem.model.widths[-1])
         for rows in chunks:
             s = H[L - 1].pull(rows).detach().requires_grad_()
@@ -100,7 +102,7 @@ def exact_adjoints(
             loss = problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
             above.push(rows, torch.autograd.grad(loss, s)[0])
         yield L, above
-        for l in range(L - 1, 0, -1):  # noqa: E741
+        for l in range(L - 1, 0, -1):
             table = make(l, problem.model.widths[l - 1])
             for rows in chunks:
                 chunk = _cut(problem, rows, l + 1)
@@ -115,7 +117,7 @@ def exact_adjoints(
             above = table
 
 
-class _evaluating:  # noqa: N801
+class _Evaluating:
     """The model in evaluation mode, and back to what it was."""
 
     def __init__(self, problem: Problem) -> None:

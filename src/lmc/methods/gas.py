@@ -1,4 +1,4 @@
-"""GAS: Fey et al., "GNNAutoScale: Scalable and Expressive Graph Neural Networks via Historical Embeddings"."""
+"""GAS: "GNNAutoScale: Scalable and Expressive Graph Neural Networks via Historical Embeddings"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GAS(HistoryMethod):
 
     name: ClassVar[str] = "gas"
     title: ClassVar[str] = "GAS"
-    paper: ClassVar[str] = "Fey et al. 2021"
+    paper: ClassVar[str] = "GNNAutoScale: Scalable and Expressive GNNs via Historical Embeddings"
     outside: ClassVar[str] = "forward from the history, backward dropped"
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
@@ -37,7 +37,7 @@ class GAS(HistoryMethod):
     def keeps(self, problem: Problem) -> tuple[range, tuple[()]]:
         return range(1, problem.model.num_layers), ()
 
-    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:  # noqa: E741
+    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.H:
             return s
         if keep:

@@ -1,4 +1,4 @@
-"""GraphFM-OB: Yu et al., "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"."""
+"""GraphFM-OB: "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GraphFM(HistoryMethod):
 
         H[halo] <- (1 - momentum) H[halo] + momentum s_tmp[halo]
 
-    s_tmp of a halo row reads its in-batch neighbours and itself, never other halo rows (the difference to (14) that the LMC
-    paper names). Backward messages from outside are dropped, as in GAS.
+    s_tmp of a halo row reads its in-batch neighbours and itself, never other halo rows (the difference to (14) that
+    the LMC paper names). Backward messages from outside are dropped, as in GAS.
 
     Args:
         momentum: the weight of the new, partial message.
@@ -32,7 +32,7 @@ class GraphFM(HistoryMethod):
 
     name: ClassVar[str] = "fm"
     title: ClassVar[str] = "GraphFM-OB"
-    paper: ClassVar[str] = "Yu et al. 2022"
+    paper: ClassVar[str] = "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"
     outside: ClassVar[str] = "forward from the history after a momentum step, backward dropped"
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class GraphFM(HistoryMethod):
     def keeps(self, problem: Problem) -> tuple[range, tuple[()]]:
         return range(1, problem.model.num_layers), ()
 
-    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:  # noqa: E741
+    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         c = batch.num_core
         if l not in run.H:
             return s[:c]

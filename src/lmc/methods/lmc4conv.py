@@ -1,4 +1,4 @@
-"""LMC4Conv: Shi, Liang, Wang et al., "Provably Convergent Subgraph-wise Sampling for Fast GNN Training", Algorithm 1."""
+"""LMC4Conv: "Provably Convergent Subgraph-wise Sampling for Fast GNN Training", Algorithm 1."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 class LMC4Conv(HistoryMethod):
     """Messages between core and halo are compensated in both directions, (12)-(19).
 
-    A step computes core and halo rows on the subgraph induced on both. Halo rows mix their history with what the subgraph
-    gives them, with beta_i = alpha * score(deg_local(i) / deg_global(i)), forward (13) and backward (16).
+    A step computes core and halo rows on the subgraph induced on both. Halo rows mix their history with what the
+    subgraph gives them, with beta_i = alpha * score(deg_local(i) / deg_global(i)), forward (13) and backward (16).
 
     Args:
         alpha: in [0, 1]; 0 trusts the histories alone, 1 the incomplete up-to-date values as far as the score does.
@@ -41,9 +41,10 @@ class LMC4Conv(HistoryMethod):
         backward: the compensation C_b; False drops halo adjoints, as GAS does.
         cut: the state lies "before" the activation, so that the Jacobian of a halo row does not depend on its
             incomplete aggregate and the method is exact with exact histories; "after" is the literal reading.
-        first_layer: "complete" computes P X once on the whole graph where the model's first aggregation is constant: halo
-            rows of layer 1 are then exact and need no history. "pruned" cuts their neighbours off, as the paper does.
-            A model whose first aggregation changes has nothing to precompute; ``run.first_layer`` says what holds.
+        first_layer: "complete" computes P X once on the whole graph where the model's first aggregation is constant:
+            halo rows of layer 1 are then exact and need no history. "pruned" cuts their neighbours off, as the paper
+            does. A model whose first aggregation changes has nothing to precompute; ``run.first_layer`` says what
+            holds.
     """
 
     alpha: float = 0.4
@@ -55,7 +56,7 @@ class LMC4Conv(HistoryMethod):
 
     name: ClassVar[str] = "lmc"
     title: ClassVar[str] = "LMC4Conv"
-    paper: ClassVar[str] = "Shi et al. 2023"
+    paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
     outside: ClassVar[str] = "compensated in both directions"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
 
@@ -97,7 +98,7 @@ class LMC4Conv(HistoryMethod):
         return P.leading(core.numel()).extended(P.num_rows) if unused else P
 
     def _backward(self, problem: Problem, P: CSR, core: Tensor) -> CSR:
-        """P^T = P, without the rows of the halo where beta = 0 replaces them, and without its adjoints where dropped."""
+        """P^T = P, without the halo's rows where beta = 0 replaces them, and without its adjoints where dropped."""
         if not self.backward:
             return problem.blocks.induced(core)
         return P if self.alpha > 0 else P.leading(core.numel())
@@ -111,7 +112,7 @@ class LMC4Conv(HistoryMethod):
         L = problem.model.num_layers
         return range(first, L + 1), range(first, L) if self.backward else range(0)
 
-    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:  # noqa: E741
+    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.H:
             return s
         c = batch.num_core

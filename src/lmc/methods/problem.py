@@ -71,17 +71,19 @@ class Problem:
             return self.X.select_rows(rows)
         return self.X[rows] if isinstance(rows, slice) else self.X.index_select(0, rows)
 
-    def advance(self, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:  # noqa: E741
+    def advance(self, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
-        layers = self.model.layers
-        if self.cut == "before":
-            h = s if l == 1 else layers[l - 2].activate(s, p)  # type: ignore[operator]
-            return layers[l - 1](h, P, p, h0)  # type: ignore[no-any-return]
-        return layers[l - 1].activate(layers[l - 1](s, P, p, h0), p)  # type: ignore[no-any-return, operator]
+        layer = self.model.layer(l)
+        if self.cut == "after":
+            return layer.activate(layer(s, P, p, h0), p)
+        if l > 1:
+            assert isinstance(s, Tensor)
+            s = self.model.layer(l - 1).activate(s, p)
+        return layer(s, P, p, h0)
 
     def finish(self, s: Tensor, p: Pass) -> Tensor:
         """Logits from the state of layer L."""
-        h = self.model.layers[-1].activate(s, p) if self.cut == "before" else s  # type: ignore[operator]
+        h = self.model.layer(self.model.num_layers).activate(s, p) if self.cut == "before" else s
         return self.model.decode(h, p)
 
     def row_losses(self, logits: Tensor, y: Tensor, labelled: Tensor) -> Tensor:

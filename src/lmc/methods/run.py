@@ -110,7 +110,7 @@ class Run:
             generator=self.generator,
         )
         s = h0 = problem.model.encode(self._inputs(batch), p)
-        for l, P in enumerate(batch.operators, start=1):  # noqa: E741
+        for l, P in enumerate(batch.operators, start=1):
             s = problem.advance(l, s, P, p, h0)
             s = method.compensate(self, batch, l, s, keep)
         assert isinstance(s, Tensor)
@@ -143,9 +143,7 @@ class Run:
         """The batch whose core is ``rows`` (run order), built on the training device."""
         problem = self.problem
         device = problem.device
-        core = (
-            torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
-        )
+        core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
         rows = rows if isinstance(rows, slice) else core
         halo, operators, beta = self.method.layout(problem, core)
         ext = torch.cat([core, halo]) if halo.numel() else core
@@ -167,7 +165,7 @@ class Run:
             object.__setattr__(batch, "x", self._inputs(batch))
         return batch
 
-    def _table(self, l: int) -> Table:  # noqa: E741
+    def _table(self, l: int) -> Table:
         problem = self.problem
         width = problem.model.widths[l - 1]
         return self.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
@@ -191,7 +189,7 @@ class Run:
                 "and seed"
             )
         for name, tables in (("H", self.H), ("V", self.V)):
-            for l, table in tables.items():  # noqa: E741
+            for l, table in tables.items():
                 kept, mine = state.get(f"{name}.{l}"), table.data()
                 if kept is None or kept.shape != mine.shape:
                     raise CheckpointError(
@@ -209,7 +207,5 @@ def check_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            'expected a device of this machine (got "cuda", but no GPU is visible): use device="cpu"'
-        )
+        raise ConfigError('expected a device of this machine (got "cuda", but no GPU is visible): use device="cpu"')
     return chosen

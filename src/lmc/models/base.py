@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ class Layer(nn.Module, ABC):
 
     activation: Activation | None
     out_width: int
+    dropout: float
     affine: bool = True
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
 
@@ -51,6 +53,10 @@ class Layer(nn.Module, ABC):
         """h^l from s^l."""
         return s if self.activation is None else self.activation(s, p)
 
+    def drop(self, h: Tensor | CSR, p: Pass) -> Tensor | CSR:
+        """h^{l-1} with dropout, in training."""
+        return dropout(h, self.dropout, p.generator) if self.training and p.dropout else h
+
 
 class Model(nn.Module, ABC):
     """Encoder, layers, decoder. ``model(x, P)`` is the plain forward pass on every row."""
@@ -61,48 +67,56 @@ class Model(nn.Module, ABC):
     lin_in: Linear | None
     act_in: Activation | None
     lin_out: Linear | None
+    reads_input: bool = False
+    """Whether layers after the first read the encoded input h^0."""
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
+    def layer(self, l: int) -> Layer:
+        """Layer l, l = 1..L."""
+        return cast(Layer, self.layers[l - 1])
+
     @property
     def widths(self) -> list[int]:
         """The width of every layer's state, l = 1..L."""
-        return [layer.out_width for layer in self.layers]  # type: ignore[misc]
+        return [self.layer(l).out_width for l in range(1, self.num_layers + 1)]
 
     @property
     def affine(self) -> bool:
         """Whether every layer is affine in its aggregate."""
-        return all(layer.affine for layer in self.layers)
+        return all(self.layer(l).affine for l in range(1, self.num_layers + 1))
 
     @property
     def constant_input(self) -> bool:
-        """Whether the first layer aggregates the features themselves, and no later layer reads them: P X is constant."""
-        return self.lin_in is None and self.input_dropout == 0
+        """Whether the first layer aggregates the features themselves and nothing else reads them: P X is constant."""
+        return self.lin_in is None and self.input_dropout == 0 and not self.reads_input
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0, row by row from the features: exact for halo rows too."""
-        x = self._drop(x, self.input_dropout, p)
+        if self.training and p.dropout:
+            x = dropout(x, self.input_dropout, p.generator)
         if self.lin_in is None:
             return x
         s = self.lin_in(x, p)
-        return s if self.act_in is None else self.act_in(s, p)  # type: ignore[no-any-return]
+        return s if self.act_in is None else self.act_in(s, p)
 
     def decode(self, h: Tensor, p: Pass) -> Tensor:
         """Logits, row by row from h^L."""
         if self.lin_out is None:
             return h
-        dropped = self._drop(h, self.dropout, p)
-        return self.lin_out(dropped, p)  # type: ignore[no-any-return]
+        t = dropout(h, self.dropout, p.generator) if self.training and p.dropout else h
+        return self.lin_out(t, p)
 
     def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
         p = p or Pass()
         operators = P if isinstance(P, Sequence) else [P] * self.num_layers
         h = h0 = self.encode(x, p)
-        for layer, operator in zip(self.layers, operators, strict=True):
-            h = layer.activate(layer(h, operator, p, h0), p)  # type: ignore[operator]
-        return self.decode(h, p)  # type: ignore[arg-type]
+        for l, operator in enumerate(operators, start=1):
+            h = self.layer(l).activate(self.layer(l)(h, operator, p, h0), p)
+        assert isinstance(h, Tensor)
+        return self.decode(h, p)
 
     def reset_parameters(self, seed: int) -> None:
         """Draw the initial parameters from ``seed``; no global generator is touched."""
@@ -115,11 +129,6 @@ class Model(nn.Module, ABC):
                 nn.init.zeros_(module.bias)
             elif isinstance(module, BatchNorm):
                 module.reset_parameters()
-
-    def _drop(self, x: Tensor | CSR, rate: float, p: Pass) -> Tensor | CSR:
-        if not (self.training and p.dropout and rate > 0):
-            return x
-        return dropout(x, rate, p.generator)
 
 
 def input_rate(input_dropout: float | bool, dropout: float) -> float:

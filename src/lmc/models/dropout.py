@@ -1,9 +1,9 @@
 """Dropout with cheap random numbers.
 
-``torch.nn.functional.dropout`` draws a float for every element; on a CPU that takes longer than the sparse product of the
-layer. Here 64 random bits serve eight elements (rates that are multiples of 1/256, such as 0.5) or four (any other
-rate, rounded to a multiple of 1/65536). The kept values are scaled by the rate that was really used, so that the mean is
-exact either way.
+``torch.nn.functional.dropout`` draws a float for every element; on a CPU that takes longer than the sparse product of
+the layer. Here 64 random bits serve eight elements (rates that are multiples of 1/256, such as 0.5) or four (any
+other rate, rounded to a multiple of 1/65536). The kept values are scaled by the rate that was really used, so that
+the mean is exact either way.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ def keep_mask(like: Tensor, p: float, generator: torch.Generator | None) -> tupl
     lane, levels = (torch.uint8, 2**8) if (p * 2**8).is_integer() else (torch.uint16, 2**16)
     dropped = round(p * levels)
     words = -(-like.numel() * lane.itemsize // 8)
-    bits = torch.empty(words, dtype=torch.int64, device=like.device).random_(
-        _INT64, None, generator=generator
-    )
+    bits = torch.empty(words, dtype=torch.int64, device=like.device).random_(_INT64, None, generator=generator)
     if lane is torch.uint16:
         # int16, since torch compares it everywhere; the draw is the same shifted by half the range
         draw, dropped = bits.view(torch.int16), dropped - levels // 2
@@ -42,17 +40,19 @@ class _Dropout(torch.autograd.Function):
         keep, scale = keep_mask(x, p, generator)
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return torch.where(keep, x, 0.0).mul_(scale)
+        return (x * keep).mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
-        return torch.where(keep, grads[0], 0.0).mul_(ctx.scale), None, None
+        return (grads[0] * keep).mul_(ctx.scale), None, None
 
 
 def dropout(x: Tensor | CSR, p: float, generator: torch.Generator | None = None) -> Tensor | CSR:
     """Zero each element (each stored element of a sparse matrix) with probability ``p`` and rescale the rest."""
+    if p == 0:
+        return x
     if isinstance(x, CSR):
         keep, scale = keep_mask(x.data, p, generator)
         return CSR(x.indptr, x.indices, x.data * keep * scale, x.num_cols)
-    return _Dropout.apply(x, p, generator)  # type: ignore[no-any-return, no-untyped-call]
+    return _Dropout.apply(x, p, generator)

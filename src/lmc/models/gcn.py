@@ -1,4 +1,4 @@
-"""GCN: Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional Networks"."""
+"""GCN: "Semi-Supervised Classification with Graph Convolutional Networks"."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from torch import Tensor, nn
 
 from lmc.graph import CSR
 from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
-from lmc.models.dropout import dropout
 from lmc.models.rows import Linear, Operator, Pass
 
 
 class GCNLayer(Layer):
-    """s^l = P dropout(h^{l-1}) W + b, plus h^{l-1} with ``residual`` where the widths allow it."""
+    """s^l = P dropout(h^{l-1}) W + b, plus h^{l-1} with ``residual``."""
 
     def __init__(
         self, in_width: int, out_width: int, dropout: float, activation: Activation | None, residual: bool
@@ -21,13 +20,14 @@ class GCNLayer(Layer):
         self.activation = activation
         self.out_width = out_width
         self.dropout = dropout
-        self.residual = residual and in_width == out_width
+        self.residual = residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        drop = self.training and p.dropout and self.dropout > 0
-        t = dropout(h, self.dropout, p.generator) if drop else h
-        s = self.lin.aggregate(P, t, p)
-        return s + h[: P.num_outputs] if self.residual else s  # type: ignore[index]
+        s = self.lin.aggregate(P, self.drop(h, p), p)
+        if not self.residual:
+            return s
+        assert isinstance(h, Tensor)
+        return s + h[: P.num_outputs]
 
 
 class GCN(Model):
@@ -41,7 +41,7 @@ class GCN(Model):
         dropout: rate on the input of every layer but the first.
         input_dropout: rate on the features too; True: the same rate. The first aggregation is then not constant.
         norm: None, "layer" or "batch", before each ReLU.
-        residual: add each layer's input to its output where the widths agree.
+        residual: add each layer's hidden input to its output where the widths agree.
         linear_in, linear_out: a Linear before the first and after the last aggregation.
         seed: of the initial parameters.
     """
@@ -69,7 +69,7 @@ class GCN(Model):
         self.act_in = Activation(hidden, norm) if linear_in else None
         self.lin_out = Linear(hidden, out_width) if linear_out else None
         self.layers = nn.ModuleList()
-        for l in range(1, num_layers + 1):  # noqa: E741
+        for l in range(1, num_layers + 1):
             first, last = l == 1, l == num_layers and not linear_out
             self.layers.append(
                 GCNLayer(
@@ -78,7 +78,8 @@ class GCN(Model):
                     # the features' own dropout is input_dropout, applied by encode
                     0.0 if first and not linear_in else self.dropout,
                     None if last else Activation(hidden, norm),
-                    residual,
+                    # a residual joins hidden states; the features are not one, and may be aggregated already
+                    residual and not (first and not linear_in) and not (last and hidden != out_width),
                 )
             )
         self.reset_parameters(seed)

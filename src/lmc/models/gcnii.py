@@ -1,4 +1,4 @@
-"""GCNII: Chen et al., "Simple and Deep Graph Convolutional Networks"."""
+"""GCNII: "Simple and Deep Graph Convolutional Networks"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from lmc.graph import CSR
 from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
-from lmc.models.dropout import dropout
 from lmc.models.rows import Linear, Operator, Pass
 
 
@@ -37,11 +36,12 @@ class GCNIILayer(Layer):
         self.alpha, self.beta, self.dropout, self.residual = alpha, beta, dropout, residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        assert isinstance(h, Tensor) and isinstance(h0, Tensor)  # GCNII always encodes its features
-        drop = self.training and p.dropout and self.dropout > 0
-        t = dropout(h, self.dropout, p.generator) if drop else h
+        t = self.drop(h, p)
+        assert isinstance(h, Tensor)  # the features are always encoded, so h and h0 are dense
+        assert isinstance(h0, Tensor)
+        assert isinstance(t, Tensor)
         initial = h0[: P.num_outputs]
-        m = P(t)  # type: ignore[arg-type]
+        m = P(t)
         z = m.lerp(initial, self.alpha)
         if self.lin0 is None:
             s = z.lerp(self.lin(z, p), self.beta)
@@ -62,6 +62,8 @@ class GCNII(Model):
 
     The other arguments are those of :class:`lmc.models.GCN`.
     """
+
+    reads_input = True
 
     def __init__(
         self,
@@ -96,6 +98,6 @@ class GCNII(Model):
                 residual,
                 shared_weights,
             )
-            for l in range(1, num_layers + 1)  # noqa: E741
+            for l in range(1, num_layers + 1)
         )
         self.reset_parameters(seed)

@@ -160,20 +160,22 @@ class Linear(nn.Module):
 
     def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
         core = p.core_of(t.shape[0])
-        return self._shift(_Linear.apply(t, self.weight, core), core)  # type: ignore[no-untyped-call]
+        return self._shift(_Linear.apply(t, self.weight, core), core)
 
     def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass) -> Tensor:
         """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more."""
         narrow = self.weight.shape[0] < self.weight.shape[1]
-        if isinstance(P, Aggregation) and (narrow or isinstance(t, CSR)):
+        if isinstance(P, Precomputed):
+            return self(t, p)
+        if narrow or isinstance(t, CSR):
             core = p.core_of(P.num_outputs)
-            return self._shift(_NarrowLinear.apply(t, self.weight, P, core), core)  # type: ignore[no-untyped-call]
-        return self(P(t), p)  # type: ignore[no-any-return]
+            return self._shift(_NarrowLinear.apply(t, self.weight, P, core), core)
+        return self(P(t), p)
 
     def _shift(self, y: Tensor, num_core: int) -> Tensor:
         if self.bias is None:
             return y
-        return _Shift.apply(y, self.bias, num_core)  # type: ignore[no-any-return, no-untyped-call]
+        return _Shift.apply(y, self.bias, num_core)
 
 
 class LayerNorm(nn.Module):
@@ -186,7 +188,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, p: Pass) -> Tensor:
         unit = F.layer_norm(x, x.shape[1:])
-        return _Affine.apply(unit, self.weight, self.bias, p.core_of(x.shape[0]))  # type: ignore
+        return _Affine.apply(unit, self.weight, self.bias, p.core_of(x.shape[0]))
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -196,7 +198,7 @@ class BatchNorm(nn.BatchNorm1d):
     (METHOD, point 6). A single halo row has no statistics of its own: it takes the running ones.
     """
 
-    def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # type: ignore[override]  # noqa: B008
+    def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # noqa: B008
         core = p.core_of(x.shape[0])
         if not self.training or core == x.shape[0]:
             return super().forward(x)
@@ -204,7 +206,7 @@ class BatchNorm(nn.BatchNorm1d):
             unit = F.batch_norm(
                 x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
             )
-            return _Affine.apply(unit, self.weight, self.bias, core)  # type: ignore
+            return _Affine.apply(unit, self.weight, self.bias, core)
         alone = x.shape[0] - core == 1
         halo = F.batch_norm(
             x[core:],
@@ -218,6 +220,7 @@ class BatchNorm(nn.BatchNorm1d):
         return torch.cat([super().forward(x[:core]), halo])
 
     def _count(self) -> float:
-        assert self.num_batches_tracked is not None and self.momentum is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
         self.num_batches_tracked.add_(1)
         return self.momentum

@@ -1,6 +1,7 @@
 """Partitions on disk: a large one takes minutes, and the same one is asked for again and again.
 
-A file is named after all that decides its content: the graph's structure, the number of parts, the method, the seed.
+A file is named after all that decides its content: the graph's structure, the number of parts, the method and
+the seed.
 """
 
 from __future__ import annotations

@@ -15,16 +15,17 @@ def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
         import pymetis
     except ImportError as error:
         raise ConfigError(
-            "expected pymetis for method='metis' (got none): pip install pymetis, "
-            "or use method='label-propagation'"
+            "expected pymetis for method='metis' (got none): pip install pymetis, or use method='label-propagation'"
         ) from error
     adj = graph.adj.to("cpu")
-    _, parts = pymetis.part_graph(
-        num_parts,
-        xadj=adj.indptr.numpy(),
-        adjncy=adj.indices.numpy(),
-        options=pymetis.Options(seed=seed),
-    )
+    # METIS hands the seed to srand, for which 0 and 1 are the same
+    options = pymetis.Options(seed=(seed + 1) % 2**31)
+    starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
+    if hasattr(pymetis, "CSRAdjacency"):  # the newer of two ways to pass the same arrays
+        rows = pymetis.CSRAdjacency(adj_starts=starts, adjacent=neighbours)
+        _, parts = pymetis.part_graph(num_parts, rows, options=options)
+    else:
+        _, parts = pymetis.part_graph(num_parts, xadj=starts, adjncy=neighbours, options=options)
     return fill_empty(torch.as_tensor(parts, dtype=torch.int64), num_parts)
 
 

@@ -1,8 +1,8 @@
 """Light partitioning by size-bounded label propagation, for graphs METIS cannot hold.
 
-Every node starts alone and joins the cluster most of its neighbours are in, as long as that has room. The clusters,
-lined up so that neighbours stand together, are cut into parts of equal size, and the same vote, now between parts,
-polishes the borders. Memory stays within a few copies of the adjacency; nothing loops over nodes.
+Every node starts alone and joins the cluster most of its neighbours are in, as long as that has room. The
+clusters, lined up so that neighbours stand together, are cut into parts of equal size, and the same vote, now
+between parts, polishes the borders. Memory stays within a few copies of the adjacency; nothing loops over nodes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _vote(
 def _majority(
     adj: sp.csr_array, labels: np.ndarray, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For every node the label most of its neighbours have, and how many more these are than those of its own."""
+    """For every node the label most of its neighbours have, and how many more these are than its own."""
     n = labels.size
     own = sp.csr_array((np.ones(n, np.float32), labels.astype(np.int32), np.arange(n + 1)), shape=(n, count))
     votes = adj @ own  # [n, count], as sparse as the adjacency
@@ -88,7 +88,7 @@ def _rank(groups: np.ndarray) -> np.ndarray:
 
 
 def _line_up(adj: sp.csr_array, clusters: np.ndarray, num_parts: int) -> np.ndarray:
-    """The part of every cluster: the clusters in an order that keeps neighbours close, cut into equal stretches."""
+    """The part of every cluster: clusters in an order that keeps neighbours close, cut in equal stretches."""
     n, count = clusters.size, int(clusters.max()) + 1
     member = sp.csr_array((np.ones(n, np.float32), clusters, np.arange(n + 1)), shape=(n, count))
     between = sp.csr_array(member.T @ adj @ member)

@@ -16,8 +16,8 @@ class Quality:
     """Figures of one partition.
 
     ``edge_cut`` is the share of edges between two parts and ``kept`` its complement, the share of messages a
-    method without a halo keeps; ``balance`` is the largest part over the mean; ``halo_ratio`` is the mean over
-    parts of |N(V_B) \\ V_B| / |V_B|.
+    method without a halo keeps; ``balance`` is the largest part over the mean; ``halo_ratio`` is the mean
+    over parts of |N(V_B) \\ V_B| / |V_B|.
     """
 
     num_parts: int

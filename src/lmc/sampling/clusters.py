@@ -40,7 +40,7 @@ class Clusters:
         rank[shuffled] = torch.arange(num_parts)
         position = rank[parts.cpu()]
         sizes = torch.bincount(position, minlength=num_parts)
-        offsets = tuple([0, *sizes.cumsum(0).tolist()])
+        offsets = (0, *sizes.cumsum(0).tolist())
         return cls(position.argsort(stable=True), offsets, per_batch, redraw, seed)
 
     @property

@@ -22,25 +22,22 @@ METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
 }
 
 
-def partition(
-    graph: Graph, num_parts: int, method: str = "metis", seed: int = 0, cache: bool = True
-) -> Tensor:
+def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0, cache: bool = True) -> Tensor:
     """A part 0 .. ``num_parts`` - 1 for every node, int64 [n]; no part is empty.
 
     Args:
-        method: ``"metis"`` (fewest edges cut), ``"label-propagation"`` (for graphs METIS cannot hold), ``"random"``.
+        method: ``"metis"`` (fewest edges cut), ``"label-propagation"`` (for graphs METIS cannot hold) or
+            ``"random"``.
         seed: the same seed gives the same parts.
-        cache: keep the result under the user's cache folder and use it next time (not for random parts, which are
-            drawn faster than read).
+        cache: keep the result under the user's cache folder and use it next time (not for random parts, which
+            are drawn faster than read).
     """
     if method not in METHODS:
         raise ConfigError(f"expected a method of {', '.join(METHODS)} (got {method!r}): choose one of them")
     if isinstance(num_parts, bool) or not isinstance(num_parts, int) or num_parts < 1:
         raise ConfigError(f"expected num_parts as a whole number, 1 or more (got {num_parts!r}): raise it")
     if num_parts > graph.num_nodes:
-        raise GraphError(
-            f"expected at most one part a node, {graph.num_nodes} (got num_parts={num_parts}): lower it"
-        )
+        raise GraphError(f"expected at most one part a node, {graph.num_nodes} (got num_parts={num_parts}): lower it")
     if num_parts == 1:
         return torch.zeros(graph.num_nodes, dtype=torch.int64)
     if method == "random" or not cache:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lmc.data import fetch as _fetch
 from lmc.data import lookalikes, npz, registry
-from lmc.data.raw import read_ogb
+from lmc.data.raw import read_amazon, read_ogb
 from lmc.errors import DataError
 from lmc.graph import Graph
 
@@ -24,14 +24,15 @@ def load(
     """The graph that ``source`` names or holds, checked.
 
     Args:
-        source: a name (see :func:`lmc.data.names`; ``"arxiv-like@0.1"`` is a lookalike at a tenth of its size), the
-            path of an ``.npz`` file, a PyG ``Data``, a PyG data set (several graphs become one disjoint union), or
-            a :class:`lmc.Graph`, which is returned as it is.
-        data_dir: a folder to look in first; then $LMC_DATA, then the user's cache. What is not there is downloaded.
+        source: a name (see :func:`lmc.data.names`; ``"arxiv-like@0.1"`` is a lookalike at a tenth of its size),
+            the path of an ``.npz`` file, a PyG ``Data``, a PyG data set (several graphs become one disjoint
+            union), or a :class:`lmc.Graph`, which is returned as it is.
+        data_dir: a folder to look in first; then $LMC_DATA, then the user's cache. What is nowhere there is
+            downloaded, and kept in the cache.
         seed: of a lookalike; real sets are what they are.
         scale: of a lookalike: the factor on its nodes and edges.
-        symmetrise: repair one-way edges, duplicates and self-loops instead of refusing them. Sets that are directed
-            at origin (ogbn-arxiv) are always symmetrised.
+        symmetrise: repair one-way edges, duplicates and self-loops instead of refusing them. Sets that are
+            directed at origin (ogbn-arxiv) always are.
 
     Raises:
         DataError: nothing of that name, no file, or a damaged one; the message says where to put which file.
@@ -50,9 +51,7 @@ def load(
         name, suffix = lookalike
         if scale is not None and suffix is not None and scale != suffix:
             raise DataError(f"expected one scale (got {source!r} and scale={scale:g}): drop one")
-        return lookalikes.make(
-            name, seed=seed, scale=next((s for s in (scale, suffix) if s is not None), 1.0)
-        )
+        return lookalikes.make(name, seed=seed, scale=next((s for s in (scale, suffix) if s is not None), 1.0))
     _no_scale(scale, source)
     if source.endswith(".npz") or os.sep in source:
         return npz.read(source, symmetrise=symmetrise)
@@ -63,7 +62,7 @@ def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
     entry = registry.REAL[name]
     place = registry.find(name, data_dir)
     if place is not None and place.is_dir():
-        return read_ogb(place, name=name)
+        return _from_folder(name, place)
     if place is not None:
         return npz.read(place, name=name, symmetrise=symmetrise or entry.directed)
     root = registry.cache_dir()
@@ -75,12 +74,25 @@ def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
     return graph
 
 
+def _from_folder(name: str, folder: Path) -> Graph:
+    if name == "amazon":
+        return read_amazon(folder, name=name)
+    if name.startswith("ogbn-"):
+        return read_ogb(folder, name=name)
+    try:
+        return _fetch.read_folder(name, folder)
+    except Exception as error:  # PyG's readers raise anything on damaged files
+        raise DataError(
+            f"expected the raw files of {name} in {folder} ({type(error).__name__}: {error}): copy them again"
+        ) from error
+
+
 def _missing(entry: registry.Named, data_dir: str | Path | None, error: Exception) -> str:
     files = " or ".join(f"{stem}.npz" for stem in registry.spellings(entry.name))
-    places = ", ".join(str(folder) for folder in registry.folders(data_dir))
+    places = " or ".join(str(folder) for folder in registry.folders(data_dir))
     return (
-        f"expected the files of {entry.name} (got none, and the download failed: {type(error).__name__}: {error}): "
-        f"put {files} into one of {places}, or set $LMC_DATA to the folder that has it; "
+        f"expected the files of {entry.name} (got none, and no download: {type(error).__name__}: {error}): "
+        f"put {files} into {places}, or set $LMC_DATA to the folder that has it; "
         f"meanwhile {entry.lookalike!r} is a stand-in that needs no file"
     )
 

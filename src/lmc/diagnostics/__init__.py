@@ -1,0 +1,17 @@
+"""Comparing with the truth: gradient error, staleness, messages kept, memory."""
+
+from lmc.diagnostics.cost import Memory, Messages, memory, messages_kept
+from lmc.diagnostics.gradient import GradientError, GradientProbe, gradient_error
+from lmc.diagnostics.staleness import Staleness, staleness
+
+__all__ = [
+    "GradientError",
+    "GradientProbe",
+    "Memory",
+    "Messages",
+    "Staleness",
+    "gradient_error",
+    "memory",
+    "messages_kept",
+    "staleness",
+]

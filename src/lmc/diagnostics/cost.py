@@ -1,0 +1,85 @@
+"""What a method keeps and what it costs: messages and memory (the paper's memory table)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from lmc.graph import CSR, Aggregation, Batch
+from lmc.methods import Run
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Share of the full graph's messages (self-loops included) that reach core rows in one epoch."""
+
+    forward: float
+    backward: float
+
+
+def messages_kept(run: Run) -> Messages:
+    """sum over the batches of ||A_batch||_0 / ||A||_0, for the forward and for the backward pass."""
+    forward = backward = 0
+    for batch in run.batches(run.epoch):
+        operator = next(op for op in reversed(batch.operators) if isinstance(op, Aggregation))
+        forward += _rows(operator.forward, batch)
+        backward += _rows(operator.backward, batch)
+    run.epoch -= 1
+    return Messages(forward / run.problem.P.nnz, backward / run.problem.P.nnz)
+
+
+def _rows(matrix: CSR, batch: Batch) -> int:
+    return int(matrix.indptr[batch.num_core])
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by purpose. ``step`` is the measured peak of one step beyond what lives between steps.
+
+    ``tiers`` holds the histories by tier; ``graph`` the structure, features and targets; ``parameters`` the model's.
+    """
+
+    step: int
+    tiers: dict[str, int]
+    graph: int
+    parameters: int
+
+
+def memory(run: Run, batch: Batch) -> Memory:
+    """Memory of a run, and the peak of one step on ``batch``; histories and gradients stay as they are."""
+    problem = run.problem
+    tables = [*run.H.values(), *run.V.values()]
+    return Memory(
+        step=_peak(run, batch),
+        tiers={run.method.tier.name: sum(_bytes(t.data()) for t in tables)},
+        graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.X, problem.graph.y)),
+        parameters=sum(_bytes(p) for p in problem.model.parameters()),
+    )
+
+
+def _peak(run: Run, batch: Batch) -> int:
+    """The largest sum of live allocations during one gradient, from the profiler's allocation events."""
+    activities = [ProfilerActivity.CPU]
+    if run.problem.device.type == "cuda":
+        run.gradient(batch)
+        before = torch.cuda.memory_allocated(run.problem.device)
+        torch.cuda.reset_peak_memory_stats(run.problem.device)
+        run.gradient(batch)
+        return torch.cuda.max_memory_allocated(run.problem.device) - before
+    with profile(activities=activities, profile_memory=True) as recorded:
+        run.gradient(batch)
+    events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def _bytes(value: torch.Tensor | CSR) -> int:
+    if isinstance(value, CSR):
+        parts = [value.indptr, value.indices, *([] if value.values is None else [value.values])]
+        return sum(_bytes(part) for part in parts)
+    return value.numel() * value.element_size()

@@ -1,0 +1,106 @@
+"""What training leaves behind: records, as values and as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lmc.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch. ``scores`` holds train, val and test accuracy (micro-F1 for multi-label), where evaluated.
+
+    ``seconds`` counts training steps alone, from the run's start; ``loss`` is the mean of the batches' estimates.
+    """
+
+    epoch: int
+    loss: float
+    seconds: float
+    scores: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A whole run: its settings and its epochs."""
+
+    config: Mapping[str, Any]
+    epochs: tuple[EpochRecord, ...]
+    run_dir: str | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Relative gradient error against backward SGD by parameter, where it was measured."""
+
+    @property
+    def best(self) -> EpochRecord | None:
+        """The epoch with the best validation score, the first of equals."""
+        scored = [e for e in self.epochs if e.scores]
+        return max(scored, key=lambda e: (e.scores or {})["val"], default=None)
+
+    @property
+    def best_val(self) -> float | None:
+        """The best validation score."""
+        return self.best.scores["val"] if self.best and self.best.scores else None
+
+    @property
+    def test(self) -> float | None:
+        """The test score at the best validation epoch."""
+        return self.best.scores["test"] if self.best and self.best.scores else None
+
+    @property
+    def loss(self) -> float | None:
+        """The last epoch's training loss."""
+        return self.epochs[-1].loss if self.epochs else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in training steps."""
+        return self.epochs[-1].seconds if self.epochs else 0.0
+
+
+def write_lines(path: Path, records: Iterable[EpochRecord]) -> None:
+    """Replace the file by these records, at once or not at all."""
+    text = "".join(json.dumps(asdict(r)) + "\n" for r in records)
+    replace(path, text.encode())
+
+
+def append_line(path: Path, record: EpochRecord) -> None:
+    """Add one record."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(record)) + "\n")
+
+
+def read_lines(path: Path) -> list[EpochRecord]:
+    """The records of a file; a last line that was cut off while being written is left out."""
+    records = []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(EpochRecord(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            if number == len(lines) and not line.endswith("\n"):
+                break
+            raise CheckpointError(f"expected one JSON record a line in {path} (got line {number}: {error})") from error
+    return records
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """The record of a run folder."""
+    config = run_dir / "config.json"
+    if not config.exists():
+        raise CheckpointError(f"expected a run folder with a config.json (got {run_dir}): name one that lmc wrote")
+    return RunRecord(json.loads(config.read_text()), tuple(read_lines(run_dir / "epochs.jsonl")), str(run_dir))
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees the old one or the new one and nothing between."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

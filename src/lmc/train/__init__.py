@@ -1,0 +1,7 @@
+"""Counting epochs: the loop, exact evaluation, checkpoints."""
+
+from lmc.train.evaluate import evaluate
+from lmc.train.interrupt import stop_on_interrupt
+from lmc.train.loop import Settings, config_of, fit, train
+
+__all__ = ["Settings", "config_of", "evaluate", "fit", "stop_on_interrupt", "train"]

@@ -1,0 +1,86 @@
+"""A run on disk: one safetensors file holds all that the next step depends on. No pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from lmc.errors import CheckpointError
+from lmc.methods import Run
+from lmc.results import replace
+
+FILE = "checkpoint.safetensors"
+
+
+@dataclass
+class Position:
+    """How far training has come: ``step`` batches of ``epoch`` are done; their losses sum to ``loss``."""
+
+    epoch: int = 0
+    step: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+
+
+def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    """Write parameters, buffers, optimiser, histories, partition and generators; at once or not at all."""
+    tensors = _tensors(run, optimizer)
+    content = safetensors.torch.save(tensors, metadata={"position": json.dumps(vars(position))})
+    replace(run_dir / FILE, content)
+
+
+def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position | None:
+    """Take up what :func:`save` wrote; None where nothing was saved yet."""
+    path = run_dir / FILE
+    if not path.exists():
+        return None
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            position = Position(**json.loads(file.metadata()["position"]))
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"expected a checkpoint in {path} (got a damaged file: {error}): start again in another folder"
+        ) from error
+    model = _prefixed(tensors, "model.")
+    own = run.problem.model.state_dict()
+    if {k: v.shape for k, v in model.items()} != {k: v.shape for k, v in own.items()}:
+        raise CheckpointError(f"expected the model that {path} was saved from (got parameters of other shapes)")
+    run.problem.model.load_state_dict(model)
+    run.load_state_dict(_prefixed(tensors, "run."))
+    _load_optimizer(optimizer, _prefixed(tensors, "optimizer."))
+    return position
+
+
+def save_parameters(path: Path, model: nn.Module) -> None:
+    """A model's parameters and buffers as one safetensors file."""
+    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
+    replace(path, safetensors.torch.save(state))
+
+
+def _tensors(run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
+    tensors |= {f"run.{k}": v for k, v in run.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
+    return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _prefixed(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

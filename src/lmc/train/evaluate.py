@@ -1,0 +1,61 @@
+"""Exact evaluation, layer by layer in chunks of rows."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
+
+from lmc.graph import SPLITS, Graph
+from lmc.history import Store, Table, store
+from lmc.methods import Problem
+from lmc.methods.exact import chunks_of, exact_logits, exact_states
+from lmc.models import Model
+
+
+def evaluate(
+    model: Model, graph: Graph, *, history: str | Store = "device", max_elements: int = 2**26
+) -> dict[str, float]:
+    """Accuracy (micro-F1 for multi-label targets) of the whole graph's exact forward pass, per split.
+
+    Args:
+        model: used in evaluation mode, on the device it is on.
+        graph: every message is counted, as in a full-batch forward pass.
+        history: where the states between two layers wait, "device" or "host".
+        max_elements: numbers in the widest state of one chunk; it bounds the memory, and does not change the result.
+    """
+    device = next(model.parameters()).device
+    return evaluate_problem(Problem.of(graph, model, device), history, max_elements)
+
+
+def evaluate_problem(problem: Problem, history: str | Store = "device", max_elements: int = 2**26) -> dict[str, float]:
+    """The same for a problem that is set up already."""
+    graph, chunks = problem.graph, chunks_of(problem, max_elements)
+    metrics = {split: _metric(graph).to(problem.device) for split in SPLITS}
+    tier = store(history)
+
+    def make(_: int, width: int) -> Table:
+        return tier.table(graph.num_nodes, width, problem.dtype, problem.device)
+
+    states = exact_states(problem, chunks, make)
+    (last,) = deque((table for _, table in states), maxlen=1)  # the tables before it are freed as it goes
+    for rows, logits in exact_logits(problem, chunks, last):
+        predicted = logits if graph.multi_label else logits.argmax(1)
+        for split, metric in metrics.items():
+            chosen = getattr(graph, split)[rows]
+            if bool(chosen.any()):
+                metric.update(predicted[chosen], _targets(graph)[rows][chosen])
+    return {split: float(metric.compute()) for split, metric in metrics.items()}
+
+
+def _metric(graph: Graph) -> Metric:
+    if graph.multi_label:
+        return MultilabelF1Score(graph.num_classes, average="micro", validate_args=False)
+    return MulticlassAccuracy(graph.num_classes, average="micro", validate_args=False)
+
+
+def _targets(graph: Graph) -> Tensor:
+    return graph.y.to(torch.int64)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
+
+import lmc.data
+from lmc.errors import DataError, GraphError
+from lmc.graph import CSR
+
+
+@pytest.fixture
+def data(arrays: dict[str, np.ndarray]) -> Data:
+    made = Data(
+        x=torch.from_numpy(arrays["x"]),
+        edge_index=torch.from_numpy(arrays["edge_index"]).long(),
+        y=torch.from_numpy(arrays["y"]),
+    )
+    for split in ("train", "val", "test"):
+        mask = torch.zeros(6, dtype=torch.bool)
+        mask[torch.from_numpy(arrays[f"{split}_idx"])] = True
+        made[f"{split}_mask"] = mask
+    return made
+
+
+class Several(InMemoryDataset):
+    def __init__(self, graphs: list[Data]) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate(graphs)
+
+
+def test_data(data: Data) -> None:
+    g = lmc.data.load(data)
+    assert (g.num_nodes, g.num_edges, g.num_classes) == (6, 7, 2)
+    assert torch.equal(g.train, data.train_mask)
+
+
+def test_a_graph_is_returned_as_it_is(data: Data) -> None:
+    g = lmc.data.load(data)
+    assert lmc.data.load(g) is g
+
+
+def test_several_splits_give_the_first(data: Data) -> None:
+    for split in ("train", "val", "test"):
+        mask = data[f"{split}_mask"]
+        data[f"{split}_mask"] = torch.stack([mask, torch.ones_like(mask)], dim=1)
+    assert int(lmc.data.load(data).train.sum()) == 2
+
+
+def test_multi_label(data: Data) -> None:
+    data.y = torch.eye(4)[data.y]
+    g = lmc.data.load(data)
+    assert g.multi_label
+    assert g.num_classes == 4
+
+
+def test_column_of_classes(data: Data) -> None:
+    data.y = data.y[:, None]
+    assert not lmc.data.load(data).multi_label
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_sparse_features(data: Data, layout: str) -> None:
+    dense = data.x
+    data.x = dense.to_sparse() if layout == "coo" else dense.to_sparse_csr()
+    x = lmc.data.load(data).x
+    assert isinstance(x, CSR)
+    assert torch.equal(x.to_dense(), dense)
+
+
+@pytest.mark.parametrize("key", ["x", "y", "edge_index", "train_mask", "val_mask", "test_mask"])
+def test_missing_attribute(data: Data, key: str) -> None:
+    data[key] = None
+    with pytest.raises(GraphError, match=rf"expected data\.{key}.*set it"):
+        lmc.data.load(data)
+
+
+def test_one_way_edges(data: Data) -> None:
+    data.edge_index = data.edge_index[:, ::2]
+    with pytest.raises(GraphError, match="both directions"):
+        lmc.data.load(data)
+    assert lmc.data.load(data, symmetrise=True).num_edges == 7
+
+
+def test_dataset_of_one(data: Data) -> None:
+    assert lmc.data.load(Several([data])).num_nodes == 6
+
+
+def test_dataset_of_several_is_a_disjoint_union(data: Data) -> None:
+    g = lmc.data.load(Several([data, data, data]))
+    assert (g.num_nodes, g.num_edges) == (18, 21)
+    block = torch.arange(18) // 6
+    assert torch.equal(block[g.adj.row_index()], block[g.adj.indices])
+    assert torch.equal(g.y, data.y.repeat(3))
+
+
+def test_whole_graphs_as_splits(data: Data) -> None:
+    bare = Data(x=data.x, y=data.y, edge_index=data.edge_index)
+    with pytest.raises(GraphError, match="from_splits"):
+        lmc.data.load(Several([bare, bare]))
+    g = lmc.data.from_splits(Several([bare, bare]), [bare], [bare])
+    assert g.train.tolist() == [True] * 12 + [False] * 12
+    assert g.val.nonzero().squeeze(1).tolist() == list(range(12, 18))
+    assert "train_mask" not in bare, "the caller's data is left alone"
+
+
+@pytest.mark.parametrize("thing", [7, None, ["cora"], HeteroData()])
+def test_anything_else(thing: Any) -> None:
+    with pytest.raises(DataError, match="expected a name, a path"):
+        lmc.data.load(thing)
+
+
+def test_features_must_be_a_tensor(data: Data) -> None:
+    data.x = [[1.0]] * 6
+    with pytest.raises(GraphError, match="torch tensor"):
+        lmc.data.load(data)

@@ -1,0 +1,118 @@
+"""The sparse format against dense matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import random_sparse, sparse
+from torch import Tensor
+
+from lmc.errors import GraphError
+from lmc.graph import CSR, Graph
+from lmc.graph.csr import from_rows, pointers, row_entries
+
+
+def test_to_dense_inverts_from_rows() -> None:
+    rows, cols = torch.tensor([0, 0, 2, 3]), torch.tensor([1, 2, 0, 1])
+    A = from_rows(rows, cols, torch.tensor([1.0, 2.0, 3.0, 4.0]), (4, 3))
+    want = torch.tensor([[0, 1, 2], [0, 0, 0], [3, 0, 0], [0, 4, 0]], dtype=torch.float32)
+    assert torch.equal(A.to_dense(), want)
+    assert A.shape == (4, 3)
+    assert A.nnz == 4
+    assert A.indptr.dtype == A.indices.dtype == torch.int32
+
+
+def test_pointers_are_running_counts() -> None:
+    assert pointers(torch.tensor([2, 0, 3])).tolist() == [0, 2, 2, 5]
+
+
+def test_row_index_and_degrees_agree_with_dense_counts() -> None:
+    A = random_sparse(7, 5)
+    assert torch.equal(A.degrees().long(), (A.to_dense() != 0).sum(1))
+    assert torch.equal(A.row_index(), A.to_dense().nonzero()[:, 0])
+
+
+def test_transpose_matches_dense_and_keeps_rows_sorted() -> None:
+    A = random_sparse(7, 5)
+    T = A.t()
+    assert torch.equal(T.to_dense(), A.to_dense().t())
+    for i in range(T.num_rows):
+        row = T.indices[T.indptr[i] : T.indptr[i + 1]]
+        assert torch.equal(row, row.sort().values)
+
+
+def test_transpose_of_a_pattern_has_no_values() -> None:
+    A = random_sparse(6, 4)
+    pattern = CSR(A.indptr, A.indices, None, A.num_cols)
+    assert pattern.t().values is None
+    assert torch.equal(pattern.t().to_dense(), (A.to_dense() != 0).t().float())
+
+
+def test_symmetric_matrix_is_its_own_transpose() -> None:
+    A = random_sparse(6, 6)
+    S = sparse(A.to_dense() + A.to_dense().t())
+    symmetric = CSR(S.indptr, S.indices, S.values, 6, symmetric=True)
+    assert symmetric.t() is symmetric
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([5, 0, 3]), torch.tensor([3]), slice(1, 5), slice(0, 0), slice(0, 7)])
+def test_select_rows_matches_dense_indexing(rows: Tensor | slice) -> None:
+    A = random_sparse(7, 5)
+    assert torch.equal(A.select_rows(rows).to_dense(), A.to_dense()[rows])
+
+
+def test_row_entries_point_at_the_rows_own_entries() -> None:
+    A = random_sparse(7, 5)
+    rows = torch.tensor([6, 2, 3])  # row 3 is empty
+    entries, indptr = row_entries(A, rows)
+    assert indptr.diff().tolist() == A.degrees()[rows].tolist()
+    assert torch.equal(A.row_index()[entries], rows.repeat_interleave(A.degrees()[rows].long()))
+
+
+@pytest.mark.parametrize("rows", [0, 3, 4, 7])
+def test_leading_is_the_first_rows(rows: int) -> None:
+    A = random_sparse(7, 5)
+    assert torch.equal(A.leading(rows).to_dense(), A.to_dense()[:rows])
+
+
+def test_leading_does_not_confuse_two_counts() -> None:
+    A = random_sparse(7, 5)
+    assert [A.leading(k).num_rows for k in (2, 5, 2)] == [2, 5, 2]
+
+
+def test_extended_adds_empty_rows() -> None:
+    A = random_sparse(4, 5)
+    want = torch.cat([A.to_dense(), torch.zeros(3, 5, dtype=torch.float64)])
+    assert torch.equal(A.extended(7).to_dense(), want)
+
+
+def test_filtered_keeps_the_chosen_entries() -> None:
+    A = random_sparse(7, 5)
+    keep = A.data > 0
+    assert torch.equal(A.filtered(keep).to_dense(), A.to_dense().clamp(min=0))
+
+
+def test_filtered_to_nothing_is_the_zero_matrix() -> None:
+    A = random_sparse(7, 5)
+    none = A.filtered(torch.zeros(A.nnz, dtype=torch.bool))
+    assert none.nnz == 0
+    assert torch.equal(none.to_dense(), torch.zeros(7, 5, dtype=torch.float64))
+
+
+def test_to_casts_values_and_returns_itself_where_nothing_changes() -> None:
+    A = random_sparse(4, 4)
+    assert A.to(dtype=torch.float32).dtype == torch.float32
+    assert A.to("cpu", torch.float64) is A
+
+
+def test_values_of_a_pattern_are_refused() -> None:
+    A = random_sparse(4, 4)
+    with pytest.raises(GraphError, match="bare pattern"):
+        CSR(A.indptr, A.indices, None, 4).data  # noqa: B018
+
+
+def test_graph_arrays_are_int32() -> None:
+    g = Graph.from_edges(
+        torch.tensor([[0, 1], [1, 0]]), torch.ones(3, 2), torch.tensor([0, 1, 0]), train=[0], val=[1], test=[2]
+    )
+    assert g.adj.indptr.dtype == g.adj.indices.dtype == torch.int32

@@ -1,0 +1,83 @@
+"""The one sparse product and its adjoint against dense matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import chance, random_sparse, sparse
+from torch import Tensor
+
+from lmc.graph import CSR, Aggregation, Precomputed, sparse_product, spmm
+
+
+def rows(n: int, d: int = 3, seed: int = 5) -> Tensor:
+    return torch.randn(n, d, generator=chance(seed), dtype=torch.float64)
+
+
+def test_spmm_matches_dense() -> None:
+    A, x = random_sparse(7, 5), rows(5)
+    torch.testing.assert_close(spmm(A, x), A.to_dense() @ x, rtol=0, atol=1e-14)
+
+
+def test_spmm_of_an_empty_matrix_is_zero() -> None:
+    A = random_sparse(7, 5).filtered(torch.zeros(random_sparse(7, 5).nnz, dtype=torch.bool))
+    assert torch.equal(spmm(A, rows(5)), torch.zeros(7, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (7, 4), (4, 7)])
+def test_exact_operator_passes_gradcheck(shape: tuple[int, int]) -> None:
+    P = Aggregation.exact(random_sparse(*shape))
+    assert torch.autograd.gradcheck(P, rows(shape[1]).requires_grad_())
+
+
+def test_symmetric_operator_passes_gradcheck_with_one_matrix() -> None:
+    A = random_sparse(6, 6).to_dense()
+    S = sparse(A + A.t())
+    P = Aggregation.exact(CSR(S.indptr, S.indices, S.values, 6, symmetric=True))
+    assert P.backward is P.forward
+    assert torch.autograd.gradcheck(P, rows(6).requires_grad_())
+
+
+def test_leading_backward_gives_halo_inputs_a_zero_adjoint() -> None:
+    # four core rows that read seven: the backward pass knows the core block alone
+    A = random_sparse(4, 7).to_dense()
+    core_block = sparse(A[:, :4])
+    P = Aggregation(sparse(A), core_block.t())
+    x = rows(7).requires_grad_()
+    v = rows(4, seed=9)
+    (got,) = torch.autograd.grad(P(x), x, v)
+    torch.testing.assert_close(got[:4], A[:, :4].t() @ v, rtol=0, atol=1e-14)
+    assert torch.equal(got[4:], torch.zeros(3, 3, dtype=torch.float64))
+
+
+def test_backward_block_narrower_than_the_outputs_reads_the_core_adjoints_only() -> None:
+    A = random_sparse(6, 6).to_dense()
+    P = Aggregation(sparse(A), sparse(A[:4, :4]).t())
+    v = rows(6, seed=9)
+    got = P.adjoint(v)
+    torch.testing.assert_close(got[:4], A[:4, :4].t() @ v[:4], rtol=0, atol=1e-14)
+    assert torch.equal(got[4:], torch.zeros(2, 3, dtype=torch.float64))
+
+
+def test_backward_leading_rows_read_every_adjoint() -> None:
+    A = random_sparse(6, 6).to_dense()
+    S = sparse(A + A.t())
+    P = Aggregation(S, S.leading(4))
+    v = rows(6, seed=9)
+    torch.testing.assert_close(P.adjoint(v)[:4], (S.to_dense() @ v)[:4], rtol=0, atol=1e-14)
+    assert torch.equal(P.adjoint(v)[4:], torch.zeros(2, 3, dtype=torch.float64))
+
+
+def test_product_of_two_sparse_matrices_matches_dense() -> None:
+    A, B = random_sparse(6, 5), random_sparse(5, 4, seed=2)
+    C = sparse_product(A, B)
+    assert C.shape == (6, 4)
+    assert C.indices.dtype == C.indptr.dtype == torch.int32
+    torch.testing.assert_close(C.to_dense(), A.to_dense() @ B.to_dense(), rtol=0, atol=1e-14)
+
+
+def test_precomputed_operator_passes_rows_through() -> None:
+    x = rows(5)
+    P = Precomputed(5)
+    assert P(x) is x
+    assert P.num_inputs == P.num_outputs == 5

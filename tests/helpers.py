@@ -1,0 +1,181 @@
+"""Small graphs, models and yardsticks that several suites share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmc.graph import CSR, Aggregation, Graph, gcn_norm
+from lmc.graph.csr import from_rows
+from lmc.methods import Run
+from lmc.models import GCN, GCNII, Model, Pass
+
+# Two squares joined by a bridge, with one diagonal and a hanging node: degrees from 1 to 4, so that no two
+# normalisation weights agree by accident.
+EDGES = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4), (4, 5), (5, 6), (6, 4), (6, 7)]
+PARTS = torch.tensor([0, 0, 1, 1, 2, 2, 0, 2])
+
+Gradients = dict[str, Tensor]
+
+
+def chance(seed: int = 0) -> torch.Generator:
+    """A generator of the test's own."""
+    return torch.Generator().manual_seed(seed)
+
+
+def both_directions(edges: list[tuple[int, int]]) -> Tensor:
+    """[2, 2E] from undirected edges."""
+    one = torch.tensor(edges).t()
+    return torch.cat([one, one.flip(0)], 1)
+
+
+def sparse(dense: Tensor) -> CSR:
+    """The non-zero entries of a dense matrix."""
+    rows, cols = dense.nonzero(as_tuple=True)
+    return from_rows(rows, cols, dense[rows, cols], (dense.shape[0], dense.shape[1]))
+
+
+def random_sparse(num_rows: int, num_cols: int, seed: int = 0, density: float = 0.4) -> CSR:
+    """A random float64 matrix with some empty rows and columns."""
+    g = chance(seed)
+    dense = torch.randn(num_rows, num_cols, generator=g, dtype=torch.float64)
+    dense[torch.rand(num_rows, num_cols, generator=g) > density] = 0
+    dense[num_rows // 2] = 0
+    return sparse(dense)
+
+
+def _targets(n: int, num_classes: int, multi_label: bool, g: torch.Generator) -> Tensor:
+    if multi_label:
+        return (torch.rand(n, num_classes, generator=g) < 0.4).float()
+    return torch.randint(num_classes, (n,), generator=g)
+
+
+def _features(n: int, width: int, is_sparse: bool, g: torch.Generator) -> Tensor | CSR:
+    x = torch.randn(n, width, generator=g, dtype=torch.float64)
+    if not is_sparse:
+        return x
+    return sparse(x * (torch.rand(n, width, generator=g) < 0.5))
+
+
+def hand_graph(multi_label: bool = False, sparse_features: bool = False) -> Graph:
+    """Eight nodes written by hand; five features, three classes."""
+    g = chance(1)
+    return Graph.from_edges(
+        both_directions(EDGES),
+        _features(8, 5, sparse_features, g),
+        _targets(8, 3, multi_label, g),
+        train=torch.tensor([0, 2, 3, 5, 6]),
+        val=torch.tensor([1]),
+        test=torch.tensor([4, 7]),
+        num_classes=3,
+        name="hand",
+    )
+
+
+def random_graph(n: int = 40, multi_label: bool = False, sparse_features: bool = False, seed: int = 0) -> Graph:
+    """A ring (so that it is connected) with random chords; six features, four classes."""
+    g = chance(seed)
+    ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
+    chords = torch.randint(n, (2, n), generator=g)
+    mask = torch.rand(n, generator=g)
+    return Graph.from_edges(
+        torch.cat([ring, chords], 1),
+        _features(n, 6, sparse_features, g),
+        _targets(n, 4, multi_label, g),
+        train=mask < 0.6,
+        val=(mask >= 0.6) & (mask < 0.8),
+        test=mask >= 0.8,
+        num_classes=4,
+        name="random",
+        symmetrise=True,
+    )
+
+
+GRAPHS: dict[str, Callable[..., Graph]] = {"hand": hand_graph, "random": random_graph}
+
+
+def parts_of(graph: Graph, num_parts: int = 4, seed: int = 0) -> Tensor:
+    """Random parts, none empty."""
+    return torch.randperm(graph.num_nodes, generator=chance(seed)) % num_parts
+
+
+MODELS: dict[str, Callable[[Graph], Model]] = {
+    # wider than the features, then narrower: both orders of P t W in one model
+    "gcn": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3),
+    "gcn-layer-norm": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, norm="layer"),
+    "gcn-residual": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=4, residual=True),
+    "gcn-linear-in-out": lambda g: GCN(
+        g.num_features, 7, g.num_classes, num_layers=2, norm="layer", residual=True, linear_in=True, linear_out=True
+    ),
+    "gcn-one-layer": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=1),
+    "gcnii": lambda g: GCNII(g.num_features, 7, g.num_classes, num_layers=4),
+    "gcnii-two-matrices": lambda g: GCNII(
+        g.num_features, 7, g.num_classes, num_layers=3, shared_weights=False, norm="layer", residual=True
+    ),
+}
+"""Models whose rows are independent given their messages (no batch norm), by name."""
+
+
+def make(name: str, graph: Graph, seed: int = 3) -> Model:
+    """A model of :data:`MODELS` in float64 with every parameter away from its special initial value."""
+    return scrambled(MODELS[name](graph), seed)
+
+
+def scrambled(model: Model, seed: int = 3) -> Model:
+    """In float64, and with noise on every parameter: zero biases and unit scales would hide mistakes."""
+    g = chance(seed)
+    model.double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn(p.shape, generator=g, dtype=torch.float64))
+    return model
+
+
+def full_loss(graph: Graph, model: Model, logits: Tensor) -> Tensor:
+    """L = mean over labelled nodes, written without the library."""
+    if graph.multi_label:
+        return F.binary_cross_entropy_with_logits(logits[graph.train], graph.y[graph.train].to(logits.dtype))
+    return F.cross_entropy(logits[graph.train], graph.y[graph.train])
+
+
+def full_gradient(graph: Graph, model: Model) -> Gradients:
+    """dL/dp by plain autograd through the plain forward pass, in the user's numbering."""
+    dtype = next(model.parameters()).dtype
+    P = Aggregation.exact(gcn_norm(graph.adj, dtype))
+    was = {k: b.clone() for k, b in model.named_buffers()}
+    model.train()
+    loss = full_loss(graph, model, model(graph.x.to(dtype=dtype), P, Pass(dropout=False)))
+    grads = torch.autograd.grad(loss, list(model.parameters()))
+    for k, b in model.named_buffers():
+        b.copy_(was[k])
+    return dict(zip(dict(model.named_parameters()), grads, strict=True))
+
+
+def sweep(run: Run) -> Gradients:
+    """The mean over one epoch's batches of the method's gradients; histories are updated on the way."""
+    model = run.problem.model
+    model.zero_grad()
+    count = 0
+    for batch in run.batches():
+        run.accumulate(batch)
+        count += 1
+    grads = {k: p.grad.clone() / count for k, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return grads
+
+
+def worst_error(got: Gradients, want: Gradients) -> float:
+    """The largest relative error of any parameter: nothing hides behind a larger neighbour."""
+    assert got.keys() == want.keys()
+    errors = {k: float((got[k] - want[k]).norm() / want[k].norm().clamp(min=1e-300)) for k in want}
+    return max(errors.values())
+
+
+def total_error(got: Gradients, want: Gradients) -> float:
+    """The relative error of all parameters as one vector: not dominated by a small one."""
+    assert got.keys() == want.keys()
+    difference = sum(float((got[k] - want[k]).square().sum()) for k in want)
+    return (difference / sum(float(want[k].square().sum()) for k in want)) ** 0.5

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import lmc.data
+from lmc.errors import ConfigError, GraphError
+from lmc.graph import Graph
+from lmc.partition import METHODS, check_parts, partition, quality
+from lmc.partition.metis import fill_empty
+
+
+@pytest.fixture(params=list(METHODS))
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 7, 40])
+def test_every_node_has_a_part_and_every_part_a_node(graph: Graph, method: str, num_parts: int) -> None:
+    parts = partition(graph, num_parts, method, cache=False)
+    assert parts.dtype == torch.int64
+    check_parts(parts, graph.num_nodes, num_parts)
+    assert quality(graph, parts).balance <= 1.3
+
+
+@pytest.mark.parametrize("num_parts", [500, 1499, 1500])
+def test_many_parts(graph: Graph, method: str, num_parts: int) -> None:
+    check_parts(partition(graph, num_parts, method, cache=False), graph.num_nodes, num_parts)
+
+
+def test_same_seed_same_parts(graph: Graph, method: str) -> None:
+    a, b, c = (partition(graph, 8, method, seed=seed, cache=False) for seed in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_the_global_seed_is_left_alone(graph: Graph, method: str) -> None:
+    before = torch.random.get_rng_state()
+    partition(graph, 8, method, cache=False)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_order_of_quality(graph: Graph) -> None:
+    kept = {m: quality(graph, partition(graph, 10, m, cache=False)).kept for m in METHODS}
+    assert kept["random"] == pytest.approx(0.1, abs=0.03)
+    assert kept["label-propagation"] > kept["random"] + 0.3
+    assert kept["metis"] > kept["label-propagation"]
+
+
+def test_label_propagation_on_many_nodes() -> None:
+    g = lmc.data.load("arxiv-like@0.1")
+    figures = quality(g, partition(g, 20, "label-propagation", cache=False))
+    assert figures.balance <= 1.3
+    assert figures.kept > 0.3
+
+
+@pytest.mark.data
+def test_label_propagation_on_a_real_graph(data_dir: Path) -> None:
+    g = lmc.data.load("pubmed", data_dir=data_dir)
+    figures = quality(g, partition(g, 10, "label-propagation", cache=False))
+    assert figures.balance <= 1.3
+    assert figures.kept > 0.6
+
+
+def test_random_parts_are_even(graph: Graph) -> None:
+    size = torch.bincount(partition(graph, 7, "random"))
+    assert int(size.max() - size.min()) <= 1
+
+
+def test_too_many_parts(graph: Graph, method: str) -> None:
+    with pytest.raises(GraphError, match=r"at most one part a node, 1500 \(got num_parts=1501\)"):
+        partition(graph, 1501, method)
+
+
+@pytest.mark.parametrize("num_parts", [0, -3, 2.0, True, "4"])
+def test_bad_number_of_parts(graph: Graph, num_parts: int) -> None:
+    with pytest.raises(ConfigError, match="whole number"):
+        partition(graph, num_parts)
+
+
+def test_unknown_method(graph: Graph) -> None:
+    with pytest.raises(ConfigError, match=r"metis, random, label-propagation \(got 'spectral'\)"):
+        partition(graph, 4, "spectral")
+
+
+def test_pymetis_missing(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(ConfigError, match="pip install pymetis, or use method='label-propagation'"):
+        partition(graph, 4, cache=False)
+
+
+def test_empty_parts_are_filled() -> None:
+    parts = fill_empty(torch.tensor([0, 0, 0, 3, 3, 1]), 5)
+    assert torch.bincount(parts, minlength=5).min() >= 1
+    assert int(torch.bincount(parts).sum()) == 6
+
+
+def test_isolated_nodes(method: str) -> None:
+    edges = torch.tensor([[0, 1], [1, 0]])
+    splits = {"train": torch.tensor([0]), "val": torch.tensor([1]), "test": torch.tensor([2])}
+    g = Graph.from_edges(edges, torch.ones(9, 1), torch.zeros(9, dtype=torch.int64), **splits)
+    check_parts(partition(g, 3, method, cache=False), 9, 3)
