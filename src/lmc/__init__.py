@@ -1,6 +1,6 @@
 """Train graph neural networks on graphs too large for a full-batch step."""
 
-from lmc import diagnostics, errors, graph, history, methods, models
+from lmc import diagnostics, errors, graph, history, methods, models, partition, results
 from lmc.data import load, save
 from lmc.graph import Graph
 from lmc.results import EpochRecord, RunRecord
@@ -19,6 +19,8 @@ __all__ = [
     "load",
     "methods",
     "models",
+    "partition",
+    "results",
     "save",
 ]
 __version__ = "0.1.0"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lmc.errors import CheckpointError
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,28 @@ class RunRecord:
         return self.epochs[-1].seconds if self.epochs else 0.0
 
 
+@dataclass(frozen=True)
+class ErrorRecord:
+    """Relative gradient error against backward SGD after an epoch, by layer, and its mean over the parameters."""
+
+    epoch: int
+    layers: Mapping[str, float]
+    mean: float
+
+
+def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
+    """The mean over the measurements of every layer's error."""
+    measured = [r.layers for r in records]
+    return {layer: sum(m[layer] for m in measured) / len(measured) for layer in (measured[0] if measured else ())}
+
+
 def write_lines(path: Path, records: Iterable[EpochRecord]) -> None:
     """Replace the file by these records, at once or not at all."""
     text = "".join(json.dumps(asdict(r)) + "\n" for r in records)
     replace(path, text.encode())
 
 
-def append_line(path: Path, record: EpochRecord) -> None:
+def append_line(path: Path, record: EpochRecord | ErrorRecord) -> None:
     """Add one record."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(record)) + "\n")
@@ -76,11 +93,20 @@ def append_line(path: Path, record: EpochRecord) -> None:
 
 def read_lines(path: Path) -> list[EpochRecord]:
     """The records of a file; a last line that was cut off while being written is left out."""
+    return _read(path, EpochRecord)
+
+
+def read_errors(path: Path) -> list[ErrorRecord]:
+    """The measurements of a file, one an epoch: an epoch that was trained again after a stop was measured again."""
+    return list({record.epoch: record for record in _read(path, ErrorRecord)}.values())
+
+
+def _read(path: Path, kind: Callable[..., R]) -> list[R]:
     records = []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(EpochRecord(**json.loads(line)))
+            records.append(kind(**json.loads(line)))
         except (ValueError, TypeError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 break

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_no_download_for_amazon() -> None:
 
 
 def test_ogb_package_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ogb.nodeproppred", None)
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
     with pytest.raises(DataError, match="pip install ogb"):
         lmc.data.load("ogbn-products")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import random_sparse, sparse
 from torch import Tensor
 
+from helpers import random_sparse, sparse
 from lmc.errors import GraphError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import from_rows, pointers, row_entries

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import EDGES, both_directions, chance, hand_graph, random_graph, sparse
 
+from helpers import EDGES, both_directions, chance, hand_graph, random_graph, sparse
 from lmc.errors import GraphError
 from lmc.graph import SPLITS, Graph
 

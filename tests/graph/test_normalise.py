@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import EDGES, GRAPHS, both_directions
 from torch_geometric.nn.conv.gcn_conv import gcn_norm as pyg_gcn_norm
 
+from helpers import EDGES, GRAPHS, both_directions
 from lmc.graph import Extractor, gcn_norm, renormalise
 from lmc.graph.normalise import degrees_without_loops, with_self_loops
 

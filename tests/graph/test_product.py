@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import chance, random_sparse, sparse
 from torch import Tensor
 
+from helpers import chance, random_sparse, sparse
 from lmc.graph import CSR, Aggregation, Precomputed, sparse_product, spmm
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import chance, random_graph
 from torch import Tensor
 
+from helpers import chance, random_graph
 from lmc.graph import Extractor, gcn_norm
 
 CORES = [torch.tensor([7]), torch.tensor([4, 30, 2, 11]), torch.arange(10, 25), torch.arange(40)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import chance
 from torch import Tensor
 
+from helpers import chance
 from lmc.errors import ConfigError
 from lmc.history import Device, Pinned, Rows, Store, Table, store
 

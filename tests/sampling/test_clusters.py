@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import chance
 from torch import Tensor
 
+from helpers import chance
 from lmc.sampling import Clusters, derive
 
 NUM_NODES = 53
@@ -108,7 +108,7 @@ def test_no_global_generator_is_touched() -> None:
 
 def test_derived_seeds_are_fixed_and_apart() -> None:
     # the value itself is part of the promise: the same on every machine, so that runs can be resumed elsewhere
-    assert derive(0, "parts") == int.from_bytes(bytes.fromhex("c8bcce4bcb5ecd70")) >> 1
+    assert derive(0, "parts") == int.from_bytes(bytes.fromhex("3f3685aec88d79ae")) >> 1
     seeds = {derive(s, *names) for s in range(3) for names in (("parts",), ("epoch", 0), ("epoch", 1), ("dropout",))}
     assert len(seeds) == 12
     assert all(0 <= s < 2**63 for s in seeds)

@@ -110,7 +110,7 @@ def _sparse(dataset: Any, name: str) -> Graph:
 
 @contextmanager
 def _timeout(seconds: float) -> Iterator[None]:
-    """The readers set no timeout of their own: without one, a blocked network hangs for minutes."""
+    """Sockets set no timeout of their own: without one, a blocked network may hang for minutes."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

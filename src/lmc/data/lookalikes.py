@@ -76,11 +76,11 @@ LOOKALIKES: dict[str, Lookalike] = {
     ),
     "reddit-like": Lookalike(
         nodes=232_965, edges=11_606_919, classes=41, features=602, splits=(0.66, 0.10, 0.24), parts=200,
-        kept=0.35, community=500, branching=6, near=0.33, middle=0.1, tail=1.8, signal=3.0, label_noise=0.05,
+        kept=0.35, community=500, branching=6, near=0.35, middle=0.1, tail=2.1, signal=3.0, label_noise=0.05,
     ),
     "products-like": Lookalike(
         nodes=2_449_029, edges=61_859_076, classes=47, features=100, splits=(0.08, 0.02, 0.90), parts=1_500,
-        kept=0.7, community=400, branching=4, near=0.6, middle=0.15, tail=1.8, signal=2.7, label_noise=0.23,
+        kept=0.7, community=400, branching=4, near=0.58, middle=0.15, tail=2.3, signal=2.7, label_noise=0.23,
     ),
 }  # fmt: skip
 
@@ -90,8 +90,9 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     spec = LOOKALIKES[name]
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])
-    # at small scales communities shrink rather than become fewer than the classes need
-    size = min(spec.community, max(20, n // (2 * spec.classes)))
+    # at small scales communities shrink rather than become fewer than the classes, or the graphs, need
+    wanted = 8 * spec.graphs if spec.multi_label else 2 * spec.classes
+    size = min(spec.community, max(15, n // wanted))
     blocks = make_blocks(n, size, spec.branching, spec.graphs, rng)
     weights = pareto_weights(n, spec.tail, rng)
     u, v = draw_edges(blocks, weights, num_edges, spec.near, spec.middle, rng)
@@ -134,8 +135,10 @@ def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
     if not 0 < scale <= LARGEST:
         raise DataError(f"expected a scale in (0, {LARGEST:g}] for {name} (got {scale:g}): choose another")
     n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
-    # a class needs a few nodes in every split, and a mean degree above n / 4 leaves no room for communities
-    least = max(20 * spec.classes if not spec.multi_label else 50 * spec.graphs, 8 * spec.edges // spec.nodes)
+    # a class needs nodes in every split, and a mean degree above a quarter of a graph leaves no room for
+    # communities
+    crowded = 8 * spec.graphs * spec.edges // spec.nodes
+    least = crowded if spec.multi_label else max(20 * spec.classes, crowded)
     if n < least:
         raise DataError(
             f"expected at least {least} nodes in {name} (got {n} at scale {scale:g}): "

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmc.errors import GraphError
 from lmc.graph import CSR, SPLITS, Graph
+from lmc.graph.csr import from_rows
 
 
 def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Graph:
@@ -91,6 +92,6 @@ def _features(x: Any) -> Tensor | CSR:
 
 def as_csr(x: Tensor) -> CSR:
     """A dense or sparse matrix as our sparse rows; only a sparse one saves memory."""
-    rows = x.to_sparse_csr()
-    crow, col = rows.crow_indices().to(torch.int32), rows.col_indices().to(torch.int32)
-    return CSR(crow, col, rows.values().float(), x.shape[1])
+    entries = x.to_sparse_coo().coalesce()  # by rows, and without the warning of torch's own CSR
+    rows, cols = entries.indices()
+    return from_rows(rows, cols, entries.values().float(), (x.shape[0], x.shape[1]))

@@ -26,6 +26,7 @@ class Batch:
             the whole graph's.
         n_id: node numbers of core and halo rows in the user's graph.
         beta: the convex combination coefficients of the halo rows, [num_halo, 1].
+        fixed: this batch comes again, the same object, in every epoch.
     """
 
     core: Tensor
@@ -38,6 +39,7 @@ class Batch:
     weight: float
     n_id: Tensor
     beta: Tensor | None = None
+    fixed: bool = False
 
     @property
     def num_core(self) -> int:

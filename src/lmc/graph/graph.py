@@ -57,7 +57,7 @@ class Graph:
     def multi_label(self) -> bool:
         return self.y.dim() == 2
 
-    @property
+    @cached_property
     def num_labelled(self) -> int:
         """|V_L|, the GLOBAL count of labelled training nodes."""
         return int(self.train.sum())

@@ -21,7 +21,9 @@ def spmm(A: CSR, x: Tensor) -> Tensor:
     """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU."""
     if A.nnz == 0:
         return x.new_zeros(A.num_rows, x.shape[1])
-    return A.as_torch() @ x
+    out = x.new_empty(A.num_rows, x.shape[1])
+    # beta = 0: the product overwrites; `A @ x` would fill the result with zeros first
+    return torch.addmm(out, A.as_torch(), x, beta=0, out=out)
 
 
 def sparse_product(A: CSR, B: CSR) -> CSR:

@@ -37,28 +37,28 @@ class _Compensate(torch.autograd.Function):
         else:
             s = s.clone()
         if H_halo is not None:
-            _mix(s[num_core:], H_halo, beta_forward)
+            _mix(H_halo, s[num_core:], beta_forward, out=s[num_core:])
         return s
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (v,) = grads
-        V_halo = ctx.adjoint(v[: ctx.num_core])
-        if V_halo is not None:
-            v = v.clone()
-            _mix(v[ctx.num_core :], V_halo, ctx.beta)
-        return v, None, None, None, None, None, None
+        c = ctx.num_core
+        V_halo = ctx.adjoint(v[:c])
+        if V_halo is None:
+            return v, None, None, None, None, None, None
+        mended = torch.empty_like(v)  # v may be shared with another branch of the graph: it is not ours to change
+        mended[:c] = v[:c]
+        _mix(V_halo, v[c:], ctx.beta, out=mended[c:])
+        return mended, None, None, None, None, None, None
 
 
-def _mix(tmp: Tensor, stored: Tensor, beta: Tensor | float) -> None:
-    """tmp <- (1 - beta) stored + beta tmp, in place."""
-    if isinstance(beta, float):
-        if beta == 0:
-            tmp.copy_(stored)
-        else:
-            tmp.lerp_(stored, 1 - beta)
+def _mix(stored: Tensor, tmp: Tensor, beta: Tensor | float, out: Tensor) -> None:
+    """out <- (1 - beta) stored + beta tmp."""
+    if isinstance(beta, float) and beta == 0:
+        out.copy_(stored)
     else:
-        tmp.copy_(torch.lerp(stored, tmp, beta))
+        torch.lerp(stored, tmp, beta, out=out)
 
 
 def compensate(

@@ -12,6 +12,7 @@ from torch import Tensor
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
 from lmc.history import Table
+from lmc.methods.capture import Recorder
 from lmc.methods.exact import exact_adjoints, exact_states
 from lmc.methods.problem import Problem
 from lmc.models import Pass
@@ -46,6 +47,8 @@ class Run:
         self.parameters = dict(problem.model.named_parameters())
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
+        records = problem.device.type == "cuda" and method.tier.name == "device"
+        self._recorder = Recorder(problem.device, self.generator) if records else None
         layers_h, layers_v = method.keeps(problem)
         self.H = {l: self._table(l) for l in layers_h}
         self.V = {l: self._table(l) for l in layers_v}
@@ -75,10 +78,14 @@ class Run:
 
     def accumulate(self, batch: Batch) -> StepStats:
         """p.grad += this method's estimate of dL/dp, and update the histories."""
-        grads, stats = self._estimate(batch, keep=True, dropout=True)
+
+        def step() -> tuple[list[Tensor], Tensor]:
+            return self._estimate(batch, keep=True, dropout=True)
+
+        grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
         for p, g in zip(self.parameters.values(), grads, strict=True):
-            p.grad = g if p.grad is None else p.grad.add_(g)
-        return stats
+            p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
+        return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
 
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; histories and ``p.grad`` stay as they are."""
@@ -86,7 +93,7 @@ class Run:
         grads, _ = self._estimate(batch, keep=False, dropout=False)
         for b, was in zip(self.problem.model.buffers(), buffers, strict=True):
             b.copy_(was)
-        return dict(zip(self.parameters, grads, strict=True))
+        return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
 
     def refresh(self) -> None:
         """Fill the histories exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
@@ -100,7 +107,8 @@ class Run:
                 if l in self.V:
                     self.V[l] = table
 
-    def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], StepStats]:
+    def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
+        """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
         problem, method = self.problem, self.method
         problem.model.train()
         p = Pass(
@@ -117,12 +125,8 @@ class Run:
         logits = problem.finish(s, p)
         num = logits.shape[0]
         losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
-        params = list(self.parameters.values())
-        grads = torch.autograd.grad(losses.sum(), params)
-        # histories hold adjoints WITHOUT b/c, so that batches of any size share them: the factor comes last
-        scaled = [g * batch.weight for g in grads]
-        loss = losses[: batch.num_core].sum().detach() * batch.weight
-        return scaled, StepStats(loss, batch.num_core, batch.num_halo)
+        grads = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
+        return list(grads), losses[: batch.num_core].sum().detach()
 
     def _inputs(self, batch: Batch) -> Tensor | CSR:
         if batch.x is not None:
@@ -134,12 +138,13 @@ class Run:
     def _batch(self, parts: tuple[int, ...]) -> Batch:
         if parts in self._fixed:
             return self._fixed[parts]
-        batch = self.make_batch(self.clusters.core(parts), float(self.num_batches))
-        if not self.clusters.redraw and self.method.caches_batches:
+        fixed = not self.clusters.redraw and self.method.caches_batches
+        batch = self.make_batch(self.clusters.core(parts), float(self.num_batches), fixed)
+        if fixed:
             self._fixed[parts] = batch
         return batch
 
-    def make_batch(self, rows: slice | Tensor, weight: float) -> Batch:
+    def make_batch(self, rows: slice | Tensor, weight: float, fixed: bool = False) -> Batch:
         """The batch whose core is ``rows`` (run order), built on the training device."""
         problem = self.problem
         device = problem.device
@@ -159,6 +164,7 @@ class Run:
             weight=weight,
             n_id=self._order[ext],
             beta=beta,
+            fixed=fixed,
         )
         if isinstance(problem.X, CSR):
             # a sparse slice is small, and its transpose is worth keeping with it

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph import CSR
+from lmc.models import fused
 
 _INT64 = -(2**63)
 
@@ -55,4 +56,6 @@ def dropout(x: Tensor | CSR, p: float, generator: torch.Generator | None = None)
     if isinstance(x, CSR):
         keep, scale = keep_mask(x.data, p, generator)
         return CSR(x.indptr, x.indices, x.data * keep * scale, x.num_cols)
+    if fused.available(x):
+        return fused.Dropout.apply(x, p, generator)
     return _Dropout.apply(x, p, generator)

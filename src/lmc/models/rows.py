@@ -63,36 +63,40 @@ def _kept(ctx: Any) -> tuple[Tensor | CSR, Tensor]:
 
 
 class _Linear(torch.autograd.Function):
-    """t W^T; dW from the first ``num_core`` rows. A sparse t is constant."""
+    """t W^T + b; dW and db from the first ``num_core`` rows. A sparse t is constant."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor | CSR, W: Tensor, num_core: int) -> Tensor:
+    def forward(ctx: Any, t: Tensor | CSR, W: Tensor, b: Tensor | None, num_core: int) -> Tensor:
         _keep(ctx, t, W)
         ctx.num_core = num_core
-        return _times(t, W)
+        if b is None:
+            return _times(t, W)
+        return _times(t, W).add_(b) if isinstance(t, CSR) else torch.addmm(b, t, W.t())
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
         (v,) = grads
         t, W = _kept(ctx)
+        core = v[: ctx.num_core]
         dt = v @ W if ctx.needs_input_grad[0] else None
-        return dt, _outer(v[: ctx.num_core], _leading(t, ctx.num_core)), None
+        return dt, _outer(core, _leading(t, ctx.num_core)), core.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
 class _NarrowLinear(torch.autograd.Function):
-    """P (t W^T), the product taken on the narrower side, with the gradient that (P t) W^T would have.
+    """P (t W^T) + b, the product taken on the narrower side, with the gradient that (P t) W^T + b would have.
 
     The weights' gradient reads core rows of P t. It is not formed: dW = v_core^T (P t)_core = (P^T v_core)^T t.
     """
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor | CSR, W: Tensor, P: Aggregation, num_core: int) -> Tensor:
+    def forward(ctx: Any, t: Tensor | CSR, W: Tensor, b: Tensor | None, P: Aggregation, num_core: int) -> Tensor:
         _keep(ctx, t, W)
         ctx.P, ctx.num_core = P, num_core
-        return spmm(P.forward, _times(t, W))
+        s = spmm(P.forward, _times(t, W))
+        return s if b is None else s.add_(b)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
         (v,) = grads
         t, W = _kept(ctx)
         P: Aggregation = ctx.P
@@ -107,7 +111,8 @@ class _NarrowLinear(torch.autograd.Function):
             q_core = spmm(P.forward.t(), v_core)
         assert q_core is not None
         dt = q @ W if needs_dt and q is not None else None
-        return dt, _outer(q_core, t), None, None
+        db = v[: ctx.num_core].sum(0) if ctx.needs_input_grad[2] else None
+        return dt, _outer(q_core, t), db, None, None
 
 
 class _Affine(torch.autograd.Function):
@@ -127,21 +132,6 @@ class _Affine(torch.autograd.Function):
         return g * scale, (core * x[: ctx.num_core]).sum(0), core.sum(0), None
 
 
-class _Shift(torch.autograd.Function):
-    """x + b, in place: x is a fresh product that nothing else reads."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, b: Tensor, num_core: int) -> Tensor:
-        ctx.num_core = num_core
-        ctx.mark_dirty(x)
-        return x.add_(b)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        (g,) = grads
-        return g, g[: ctx.num_core].sum(0), None
-
-
 class Linear(nn.Module):
     """y = x W^T + b, initialised like :class:`torch_geometric.nn.GCNConv` (Glorot, zero bias)."""
 
@@ -159,8 +149,7 @@ class Linear(nn.Module):
                 self.bias.zero_()
 
     def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
-        core = p.core_of(t.shape[0])
-        return self._shift(_Linear.apply(t, self.weight, core), core)
+        return _Linear.apply(t, self.weight, self.bias, p.core_of(t.shape[0]))
 
     def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass) -> Tensor:
         """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more."""
@@ -168,14 +157,8 @@ class Linear(nn.Module):
         if isinstance(P, Precomputed):
             return self(t, p)
         if narrow or isinstance(t, CSR):
-            core = p.core_of(P.num_outputs)
-            return self._shift(_NarrowLinear.apply(t, self.weight, P, core), core)
+            return _NarrowLinear.apply(t, self.weight, self.bias, P, p.core_of(P.num_outputs))
         return self(P(t), p)
-
-    def _shift(self, y: Tensor, num_core: int) -> Tensor:
-        if self.bias is None:
-            return y
-        return _Shift.apply(y, self.bias, num_core)
 
 
 class LayerNorm(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
     """
     if method not in METHODS:
         raise ConfigError(f"expected a method of {', '.join(METHODS)} (got {method!r}): choose one of them")
-    if isinstance(num_parts, bool) or not isinstance(num_parts, int) or num_parts < 1:
+    if isinstance(num_parts, bool) or not isinstance(num_parts, Integral) or num_parts < 1:
         raise ConfigError(f"expected num_parts as a whole number, 1 or more (got {num_parts!r}): raise it")
     if num_parts > graph.num_nodes:
         raise GraphError(f"expected at most one part a node, {graph.num_nodes} (got num_parts={num_parts}): lower it")

@@ -1,0 +1,15 @@
+"""What to run: comparisons of methods, and the time and memory of their epochs."""
+
+from lmc.bench.compare import Contestant, Event, compare, contestants, layer_of
+from lmc.bench.epoch import EpochTiming, Setup, time_epochs
+
+__all__ = [
+    "Contestant",
+    "EpochTiming",
+    "Event",
+    "Setup",
+    "compare",
+    "contestants",
+    "layer_of",
+    "time_epochs",
+]

@@ -1,0 +1,66 @@
+"""Clocks and scales that mean the same on a CPU and a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+
+def median_ms(epoch: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
+    """The median time of ``epoch()`` over ``repeat`` calls, in milliseconds, after ``warmup`` calls not counted."""
+    for _ in range(warmup):
+        epoch()
+    times = []
+    for _ in range(repeat):
+        _wait(device)
+        start = time.perf_counter()
+        epoch()
+        _wait(device)
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times)
+
+
+def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
+    """The peak of live allocations of ``step()`` beyond what was there before it."""
+    if device.type == "cuda":
+        _wait(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        _wait(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+    events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def allocated_bytes(device: torch.device) -> int | None:
+    """What lives on the device; None on a CPU, where nothing counts it."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def matmul_precision(device: torch.device) -> Iterator[str]:
+    """TF32 products on a GPU, as training there uses them; what was set before is set again after."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield "TF32" if device.type == "cuda" else "float32"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

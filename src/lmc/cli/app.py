@@ -1,0 +1,296 @@
+"""The commands and their options; what they do is in the modules beside this one, imported when needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmc.cli import options as o
+from lmc.cli.choices import (
+    DataChoice,
+    MethodChoice,
+    MethodOptions,
+    ModelChoice,
+    OptimiserChoice,
+    RunChoice,
+    parse_methods,
+)
+from lmc.cli.speech import spoken_errors
+
+app = typer.Typer(
+    name="lmc",
+    help="Train graph neural networks on graphs too large for a full-batch step.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
+app.add_typer(bench_app, name="bench")
+
+
+def main() -> None:
+    """What the ``lmc`` script runs."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from lmc import __version__
+
+        typer.echo(f"lmc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Train graph neural networks on graphs too large for a full-batch step."""
+
+
+@app.command()
+def train(
+    dataset: o.Dataset,
+    method: Annotated[
+        str, typer.Option("--method", help="`lmc methods` lists them.", rich_help_panel="Method")
+    ] = "lmc",
+    model: o.Model = "gcn",
+    epochs: o.Epochs = 100,
+    seed: o.Seed = 0,
+    run_dir: o.RunDir = None,
+    resume: o.Resume = False,
+    device: o.Device = "auto",
+    hidden: o.Hidden = 64,
+    layers: o.Layers = None,
+    dropout: o.Dropout = None,
+    input_dropout: o.InputDropout = None,
+    norm: o.Norm = None,
+    residual: o.Residual = None,
+    linear_in: o.LinearIn = None,
+    linear_out: o.LinearOut = None,
+    gcnii_alpha: o.InitialShare = None,
+    gcnii_theta: o.Theta = None,
+    lr: o.Rate = 0.01,
+    weight_decay: o.WeightDecay = 0.0,
+    clip: o.Clip = None,
+    eval_every: o.EvalEvery = 1,
+    parts: o.Parts = None,
+    clusters: o.ClustersPerBatch = None,
+    redraw: o.Redraw = None,
+    partition: o.Partition = None,
+    history: o.History = None,
+    alpha: o.Alpha = None,
+    score: o.Score = None,
+    cut: o.Cut = None,
+    first_layer: o.FirstLayer = None,
+    momentum: o.Momentum = None,
+    no_forward: o.NoForward = False,
+    no_backward: o.NoBackward = False,
+    data_dir: o.DataDir = None,
+    scale: o.Scale = None,
+    symmetrise: o.Symmetrise = False,
+) -> None:
+    """Train a model on a graph with one method.
+
+    Ctrl-C finishes the step and saves; the same command with --resume goes on from there.
+    """
+    with spoken_errors(resumable=True):
+        from lmc.cli.training import train_command
+
+        own = MethodOptions(
+            parts=parts,
+            clusters=clusters,
+            redraw=redraw,
+            partition=partition,
+            history=history,
+            alpha=alpha,
+            score=score,
+            cut=cut,
+            first_layer=first_layer,
+            momentum=momentum,
+            forward=False if no_forward else None,
+            backward=False if no_backward else None,
+        )
+        train_command(
+            DataChoice(dataset, data_dir, scale, symmetrise),
+            ModelChoice(
+                model,
+                hidden,
+                layers,
+                dropout,
+                input_dropout,
+                norm,
+                residual,
+                linear_in,
+                linear_out,
+                gcnii_alpha,
+                gcnii_theta,
+            ),
+            MethodChoice(method, method, own),
+            OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
+            RunChoice(seed, device, run_dir, resume),
+        )
+
+
+@app.command()
+def compare(
+    dataset: o.Dataset,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            help="Comma-separated; options of one's own after colons: gas,lmc,lmc:alpha=0.8:score=x^2. "
+            "Options below go to every method that has them.",
+            rich_help_panel="Method",
+        ),
+    ] = "full,cluster,gas,fm,lmc",
+    model: o.Model = "gcn",
+    epochs: o.Epochs = 50,
+    error_every: Annotated[
+        int | None,
+        typer.Option(
+            "--error-every",
+            help="Epochs between measurements of the gradient error; 0: never. Default: about 6 in all.",
+            rich_help_panel="Run",
+        ),
+    ] = None,
+    seed: o.Seed = 0,
+    run_dir: o.RunDir = None,
+    resume: o.Resume = False,
+    device: o.Device = "auto",
+    hidden: o.Hidden = 64,
+    layers: o.Layers = None,
+    dropout: o.Dropout = None,
+    input_dropout: o.InputDropout = None,
+    norm: o.Norm = None,
+    residual: o.Residual = None,
+    linear_in: o.LinearIn = None,
+    linear_out: o.LinearOut = None,
+    gcnii_alpha: o.InitialShare = None,
+    gcnii_theta: o.Theta = None,
+    lr: o.Rate = 0.01,
+    weight_decay: o.WeightDecay = 0.0,
+    clip: o.Clip = None,
+    eval_every: o.EvalEvery = 1,
+    parts: o.Parts = None,
+    clusters: o.ClustersPerBatch = None,
+    redraw: o.Redraw = None,
+    partition: o.Partition = None,
+    history: o.History = None,
+    alpha: o.Alpha = None,
+    score: o.Score = None,
+    cut: o.Cut = None,
+    first_layer: o.FirstLayer = None,
+    momentum: o.Momentum = None,
+    data_dir: o.DataDir = None,
+    scale: o.Scale = None,
+    symmetrise: o.Symmetrise = False,
+) -> None:
+    """Train several methods side by side from the same parameters, and draw what came of it.
+
+    Every method has a folder of its own under the run folder; the figure is compare.png there.
+    """
+    with spoken_errors(resumable=True):
+        from lmc.cli.comparing import compare_command
+
+        shared = MethodOptions(
+            parts=parts,
+            clusters=clusters,
+            redraw=redraw,
+            partition=partition,
+            history=history,
+            alpha=alpha,
+            score=score,
+            cut=cut,
+            first_layer=first_layer,
+            momentum=momentum,
+        )
+        compare_command(
+            DataChoice(dataset, data_dir, scale, symmetrise),
+            ModelChoice(
+                model,
+                hidden,
+                layers,
+                dropout,
+                input_dropout,
+                norm,
+                residual,
+                linear_in,
+                linear_out,
+                gcnii_alpha,
+                gcnii_theta,
+            ),
+            parse_methods(methods),
+            shared,
+            OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
+            RunChoice(seed, device, run_dir, resume),
+            error_every,
+        )
+
+
+@app.command()
+def datasets(data_dir: o.DataDir = None) -> None:
+    """List the graphs known by name, and where this machine has them."""
+    with spoken_errors():
+        from lmc.cli.listing import list_datasets
+
+        list_datasets(data_dir)
+
+
+@app.command()
+def methods() -> None:
+    """List the training methods."""
+    from lmc.cli.listing import list_methods
+
+    list_methods()
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure speed and memory."""
+
+
+@bench_app.command("epoch")
+def bench_epoch(
+    dataset: o.Dataset = "arxiv-like",
+    methods: Annotated[
+        str, typer.Option("--methods", help="What to time beside the full batch, comma-separated.")
+    ] = "gas,lmc",
+    configs: Annotated[
+        str, typer.Option("--configs", help="parts/clusters of those, comma-separated.")
+    ] = "80/40,80/10",
+    alpha: Annotated[float, typer.Option("--alpha", help="Of lmc.")] = 1.0,
+    score: Annotated[str, typer.Option("--score", help="Of lmc.")] = "1",
+    hidden: Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.")] = 256,
+    layers: Annotated[int, typer.Option("--layers", help="Aggregations.")] = 3,
+    dropout: Annotated[float, typer.Option("--dropout", help="Rate between layers.")] = 0.5,
+    norm: Annotated[str, typer.Option("--norm", help="none, layer or batch.")] = "none",
+    repeat: Annotated[
+        int | None, typer.Option("--repeat", help="Epochs to take the median of. Default: 3; 20 on a GPU.")
+    ] = None,
+    warmup: Annotated[int | None, typer.Option("--warmup", help="Epochs before them. Default: 1; 3 on a GPU.")] = None,
+    pyg: Annotated[bool, typer.Option("--pyg/--no-pyg", help="Time PyG's full batch too.")] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.")] = 0,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON file to write. Default: one under runs/bench/.")
+    ] = None,
+    data_dir: o.DataDir = None,
+    scale: o.Scale = None,
+) -> None:
+    """Time one training epoch of a GCN: PyG's full batch, ours, and mini-batch methods, in one process."""
+    with spoken_errors():
+        from lmc.cli.timing import BenchChoice, bench_command
+
+        bench_command(
+            DataChoice(dataset, data_dir, scale),
+            BenchChoice(methods, configs, alpha, score, pyg, repeat, warmup),
+            ModelChoice("gcn", hidden, layers, dropout, norm=norm),
+            RunChoice(seed, device, out),
+        )

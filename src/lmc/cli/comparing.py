@@ -1,0 +1,171 @@
+"""``lmc compare``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from lmc.bench import Contestant, compare, contestants
+from lmc.bench.compare import has_error
+from lmc.cli.build import build_methods, build_model, load_graph, settings_of
+from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice, RunChoice
+from lmc.cli.speech import console, error_figure, facts, file_name, percent, seconds
+from lmc.cli.training import division_facts, run_facts
+from lmc.errors import ConfigError
+from lmc.methods import ClusterMethod
+from lmc.report import compare_figure, save
+from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run, replace
+from lmc.train import Settings, stop_on_interrupt
+
+MEASUREMENTS = 6
+"""How often the gradient error is measured, unless the user says."""
+
+
+def compare_command(
+    data: DataChoice,
+    model: ModelChoice,
+    choices: Sequence[MethodChoice],
+    shared: MethodOptions,
+    optimiser: OptimiserChoice,
+    where: RunChoice,
+    error_every: int | None,
+) -> None:
+    """Train all methods in turns under a live table, then write the summary and the figure."""
+    out = console()
+    settings, methods = settings_of(optimiser), build_methods(choices, shared)
+    if error_every is not None and error_every < 0:
+        raise ConfigError(f"expected --error-every of at least 0 (got {error_every})")
+    every = max(1, settings.epochs // MEASUREMENTS) if error_every is None else error_every
+    graph = load_graph(data)
+    root = where.run_dir or Path("runs") / file_name(f"compare-{graph.name}-{model.name}-s{where.seed}")
+    folders = _folders(root, list(methods), where.resume)
+    initial = build_model(model, graph, where.seed)
+    entered = contestants(graph, initial, methods, folders, seed=where.seed, device=where.device)
+    out.print(facts([*_facts(entered), ("run folder", str(root))]))
+    _train(out, entered, settings, every, where.resume)
+    runs = {c.label: read_run(c.folder) for c in entered}
+    errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
+    out.print(_table(entered, runs, errors, settings.epochs))
+    _finish(out, root, graph.name, model.name, runs, errors)
+
+
+def _folders(root: Path, labels: Sequence[str], resume: bool) -> dict[str, Path]:
+    folders = {label: root / file_name(label) for label in labels}
+    if len(set(folders.values())) < len(folders):
+        raise ConfigError(f"expected methods whose labels differ in letters or digits (got {', '.join(labels)})")
+    if not resume and any((folder / "config.json").exists() for folder in folders.values()):
+        raise ConfigError(
+            f"expected a new run folder (got {root}, which holds a comparison): "
+            "use --resume to continue it, or another --run-dir"
+        )
+    return folders
+
+
+def _facts(entered: Sequence[Contestant]) -> list[tuple[str, str]]:
+    first = entered[0].run
+    chosen = {name: value for name, value in run_facts(first) if name in ("graph", "model", "device")}
+    divided = next((c.run for c in entered if isinstance(c.run.method, ClusterMethod)), None)
+    division = [] if divided is None else division_facts(divided)
+    return [("graph", chosen["graph"]), *division, ("model", chosen["model"]), ("device", chosen["device"])]
+
+
+def _train(out: Console, entered: Sequence[Contestant], settings: Settings, error_every: int, resume: bool) -> None:
+    """The epochs that earlier runs left in the folders are shown too."""
+    runs: dict[str, RunRecord] = {}
+    errors: dict[str, list[ErrorRecord]] = {}
+    if resume:
+        runs = {c.label: read_run(c.folder) for c in entered if (c.folder / "config.json").exists()}
+        errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
+    with (
+        Live(_table(entered, runs, errors, settings.epochs), console=out, transient=True, auto_refresh=False) as live,
+        stop_on_interrupt() as stop,
+    ):
+        for event in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
+            earlier = runs.get(event.label, RunRecord({}, ()))
+            before = tuple(e for e in earlier.epochs if e.epoch < event.record.epoch)
+            runs[event.label] = RunRecord(earlier.config, (*before, event.record))
+            if event.error is not None:
+                errors.setdefault(event.label, []).append(event.error)
+            if out.is_terminal:
+                live.update(_table(entered, runs, errors, settings.epochs), refresh=True)
+            elif event.label == entered[-1].label and event.record.epoch % max(1, settings.epochs // 5) == 0:
+                out.print(f"epoch {event.record.epoch}/{settings.epochs}: {_losses(runs)}", soft_wrap=True)
+
+
+def _losses(runs: Mapping[str, RunRecord]) -> str:
+    return ", ".join(f"{label} {run.loss:.4f}" for label, run in runs.items() if run.loss is not None)
+
+
+def _table(
+    entered: Sequence[Contestant],
+    runs: Mapping[str, RunRecord],
+    errors: Mapping[str, Sequence[ErrorRecord]],
+    epochs: int,
+) -> Table:
+    table = Table()
+    table.add_column("method", no_wrap=True)
+    for column in ("epoch", "loss", "val", "test", "best val", "test then", "train time", "gradient error"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for c in entered:
+        run = runs.get(c.label, RunRecord({}, ()))
+        scores = next((e.scores for e in reversed(run.epochs) if e.scores), {})
+        table.add_row(
+            c.label,
+            f"{run.epochs[-1].epoch if run.epochs else 0}/{epochs}",
+            "-" if run.loss is None else f"{run.loss:.4f}",
+            percent(scores.get("val")),
+            percent(scores.get("test")),
+            percent(run.best_val),
+            percent(run.test),
+            seconds(run.seconds),
+            _error(c, errors.get(c.label, ())),
+        )
+    table.caption = "gradient error: relative, against the exact gradient of the same batch; mean of the measurements"
+    table.caption_justify = "left"
+    return table
+
+
+def _error(contestant: Contestant, measured: Sequence[ErrorRecord]) -> str:
+    if not has_error(contestant.run.method):
+        return "exact"
+    return error_figure(sum(m.mean for m in measured) / len(measured) if measured else None)
+
+
+def _finish(
+    out: Console,
+    root: Path,
+    graph: str,
+    model: str,
+    runs: Mapping[str, RunRecord],
+    errors: Mapping[str, Sequence[ErrorRecord]],
+) -> None:
+    by_layer = {label: mean_errors(records) for label, records in errors.items() if records}
+    summary = {
+        "graph": graph,
+        "model": model,
+        "methods": {
+            label: {
+                "epochs": run.epochs[-1].epoch if run.epochs else 0,
+                "loss": run.loss,
+                "best_epoch": None if run.best is None else run.best.epoch,
+                "val": run.best_val,
+                "test": run.test,
+                "seconds": run.seconds,
+                "gradient_error": by_layer.get(label, {}),
+                "folder": Path(run.run_dir or "").name,
+            }
+            for label, run in runs.items()
+        },
+    }
+    replace(root / "summary.json", json.dumps(summary, indent=1).encode())
+    figure = compare_figure(runs, by_layer, f"{graph}, {model.upper()}")
+    paths = [root / "compare.png", root / "compare.svg"]
+    for path in paths:
+        save(figure, path)
+    out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
+    out.print(f"figure   {paths[0]} (and {paths[1].name})", soft_wrap=True)

@@ -1,0 +1,52 @@
+"""``lmc datasets`` and ``lmc methods``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+from lmc.cli.speech import console
+from lmc.data import describe
+from lmc.graph import Graph
+from lmc.methods import METHODS, Method
+from lmc.methods.problem import Problem
+from lmc.models import GCN
+
+
+def list_datasets(data_dir: Path | None) -> None:
+    """One line a set."""
+    table = Table("name", "kind")
+    for column in ("nodes", "edges", "features", "classes"):
+        table.add_column(column, justify="right")
+    table.add_column("found", overflow="fold")
+    for info in describe(data_dir):
+        sizes = (f"{size:,}" for size in (info.nodes, info.edges, info.features, info.classes))
+        table.add_row(info.name, info.kind, *sizes, info.where)
+    out = console()
+    out.print(table)
+    out.print("A lookalike needs no file: --scale 0.1, or arxiv-like@0.1, makes it a tenth of its size.")
+
+
+def list_methods() -> None:
+    """One line a method."""
+    table = Table(show_lines=True)
+    table.add_column("name", no_wrap=True)
+    for column in ("title", "messages from outside the batch", "facts it is tested for", "histories"):
+        table.add_column(column)
+    for name, cls in METHODS.items():
+        table.add_row(name, cls.title, cls.outside, "\n".join(sorted(cls.facts)), _histories(cls()))
+    console().print(table)
+
+
+def _histories(method: Method) -> str:
+    """What a method keeps between steps, asked of it on the smallest problem."""
+    H, V = method.keeps(_smallest())
+    return {(True, True): "H and V", (True, False): "H"}.get((bool(list(H)), bool(list(V))), "none")
+
+
+def _smallest() -> Problem:
+    ends, path = torch.arange(3), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    graph = Graph.from_edges(path, torch.eye(3), ends, train=ends == 0, val=ends == 1, test=ends == 2)
+    return Problem.of(graph, GCN(3, 2, 3, num_layers=3), torch.device("cpu"))

@@ -1,0 +1,122 @@
+"""The options several commands share, declared once.
+
+Options that only some methods or models have are None unless given, so that one which does not apply can be refused
+instead of silently ignored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_DATA, _MODEL, _OPTIMISER, _METHOD, _RUN = "Data", "Model", "Optimiser", "Method", "Run"
+
+Dataset = Annotated[
+    str, typer.Argument(help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder to look in first, before $LMC_DATA.", rich_help_panel=_DATA),
+]
+Scale = Annotated[
+    float | None,
+    typer.Option("--scale", help="Factor on a lookalike's nodes and edges.", rich_help_panel=_DATA),
+]
+Symmetrise = Annotated[
+    bool,
+    typer.Option("--symmetrise", help="Repair one-way edges, duplicates and self-loops.", rich_help_panel=_DATA),
+]
+
+Model = Annotated[str, typer.Option("--model", help="gcn or gcnii.", rich_help_panel=_MODEL)]
+Hidden = Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.", rich_help_panel=_MODEL)]
+Layers = Annotated[
+    int | None,
+    typer.Option("--layers", help="Aggregations. Default: 2 for gcn, 4 for gcnii.", rich_help_panel=_MODEL),
+]
+Dropout = Annotated[
+    float | None,
+    typer.Option("--dropout", help="Rate on the input of every layer but the first.", rich_help_panel=_MODEL),
+]
+InputDropout = Annotated[
+    float | None, typer.Option("--input-dropout", help="Rate on the features.", rich_help_panel=_MODEL)
+]
+Norm = Annotated[str | None, typer.Option("--norm", help="none, layer or batch.", rich_help_panel=_MODEL)]
+Residual = Annotated[
+    bool | None,
+    typer.Option("--residual", help="Add a layer's hidden input to its output.", rich_help_panel=_MODEL),
+]
+LinearIn = Annotated[
+    bool | None,
+    typer.Option("--linear-in", help="gcn: a Linear before the first aggregation.", rich_help_panel=_MODEL),
+]
+LinearOut = Annotated[
+    bool | None,
+    typer.Option("--linear-out", help="gcn: a Linear after the last aggregation.", rich_help_panel=_MODEL),
+]
+InitialShare = Annotated[
+    float | None,
+    typer.Option("--gcnii-alpha", help="gcnii: share of the encoded input in every layer.", rich_help_panel=_MODEL),
+]
+Theta = Annotated[
+    float | None, typer.Option("--gcnii-theta", help="gcnii: strength of the weights.", rich_help_panel=_MODEL)
+]
+
+Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the parts.", rich_help_panel=_OPTIMISER)]
+Rate = Annotated[float, typer.Option("--lr", help="Learning rate of Adam.", rich_help_panel=_OPTIMISER)]
+WeightDecay = Annotated[float, typer.Option("--weight-decay", help="Weight decay of Adam.", rich_help_panel=_OPTIMISER)]
+Clip = Annotated[float | None, typer.Option("--clip", help="Largest norm of the gradient.", rich_help_panel=_OPTIMISER)]
+EvalEvery = Annotated[
+    int,
+    typer.Option("--eval-every", help="Epochs between evaluations; 0: never.", rich_help_panel=_OPTIMISER),
+]
+
+Parts = Annotated[
+    int | None,
+    typer.Option("--parts", help="Parts the graph is cut into. Default: by its size.", rich_help_panel=_METHOD),
+]
+ClustersPerBatch = Annotated[
+    int | None,
+    typer.Option("--clusters", help="Parts in a batch. Default: a quarter of them.", rich_help_panel=_METHOD),
+]
+Redraw = Annotated[bool | None, typer.Option("--redraw", help="Draw new batches every epoch.", rich_help_panel=_METHOD)]
+Partition = Annotated[
+    str | None,
+    typer.Option("--partition", help="metis, random or label-propagation.", rich_help_panel=_METHOD),
+]
+History = Annotated[
+    str | None,
+    typer.Option("--history", help="Where histories live: device or host.", rich_help_panel=_METHOD),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option("--alpha", help="lmc: trust in up-to-date halo values, 0 to 1.", rich_help_panel=_METHOD),
+]
+Score = Annotated[str | None, typer.Option("--score", help="lmc: x, x^2, 2x-x^2, 1 or sin.", rich_help_panel=_METHOD)]
+Cut = Annotated[
+    str | None,
+    typer.Option("--cut", help="lmc: state before or after the activation.", rich_help_panel=_METHOD),
+]
+FirstLayer = Annotated[
+    str | None, typer.Option("--first-layer", help="lmc: complete or pruned.", rich_help_panel=_METHOD)
+]
+Momentum = Annotated[
+    float | None, typer.Option("--momentum", help="fm: weight of the new message.", rich_help_panel=_METHOD)
+]
+NoForward = Annotated[
+    bool, typer.Option("--no-forward", help="lmc: without forward compensation.", rich_help_panel=_METHOD)
+]
+NoBackward = Annotated[
+    bool, typer.Option("--no-backward", help="lmc: without backward compensation.", rich_help_panel=_METHOD)
+]
+
+Seed = Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.", rich_help_panel=_RUN)]
+Device = Annotated[
+    str, typer.Option("--device", help="cpu, cuda, or auto: the GPU where there is one.", rich_help_panel=_RUN)
+]
+RunDir = Annotated[
+    Path | None,
+    typer.Option("--run-dir", help="Where results go. Default: a folder under runs/.", rich_help_panel=_RUN),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in the run folder.", rich_help_panel=_RUN)]

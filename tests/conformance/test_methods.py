@@ -1,0 +1,223 @@
+"""Every method x every model: the facts it declares, and the duties all methods share.
+
+A new method joins by entering ``lmc.methods.METHODS``; a new fact needs a check here, or the suite fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import (
+    GRAPHS,
+    MODELS,
+    PARTS,
+    chance,
+    full_gradient,
+    make,
+    parts_of,
+    random_graph,
+    scrambled,
+    sweep,
+    worst_error,
+)
+from lmc.graph import Graph
+from lmc.methods import METHODS, HistoryMethod, Method, Run
+from lmc.models import GCN, Model
+
+
+def settings(name: str, **wanted: object) -> Method:
+    """The method with those of the wanted settings that it has.
+
+    alpha = 0 trusts histories alone: it is the setting that "exact with exact histories" is claimed for.
+    """
+    known = {f.name for f in dataclasses.fields(METHODS[name])}
+    chosen = {"alpha": 0.0, "clusters_per_batch": 1} | wanted
+    return METHODS[name](**{k: v for k, v in chosen.items() if k in known})
+
+
+def parts_for(g: Graph) -> Tensor:
+    return PARTS if g.num_nodes == 8 else parts_of(g)
+
+
+def check_one_part(name: str, g: Graph, model: Model) -> None:
+    run = settings(name).bind(g, model, torch.zeros(g.num_nodes, dtype=torch.int64))
+    (batch,) = run.batches()
+    want = full_gradient(g, model)
+    assert worst_error(run.gradient(batch), want) < 1e-12
+    assert worst_error(sweep(run), want) < 1e-12
+
+
+def check_exact_histories(name: str, g: Graph, model: Model) -> None:
+    for redraw in (False, True):
+        run = settings(name, redraw=redraw).bind(g, model, parts_for(g))
+        run.refresh()
+        assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+
+
+def check_unbiased(name: str, g: Graph, model: Model) -> None:
+    # every part is in exactly one batch of an epoch, so the mean over an epoch is the mean over the draw
+    for redraw in (False, True):
+        run = settings(name, redraw=redraw).bind(g, model, parts_for(g))
+        assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+
+
+CHECKS: dict[str, Callable[[str, Graph, Model], None]] = {
+    "exact on one part": check_one_part,
+    "exact with exact histories": check_exact_histories,
+    "unbiased": check_unbiased,
+}
+CLAIMS = [(name, fact) for name, cls in METHODS.items() for fact in sorted(cls.facts)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_declared_fact_is_known_here(name: str) -> None:
+    unknown = METHODS[name].facts - CHECKS.keys()
+    assert not unknown, f"no check for {sorted(unknown)}: write one into CHECKS"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_exact_on_one_part(name: str) -> None:
+    assert "exact on one part" in METHODS[name].facts
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("name", "fact"), CLAIMS)
+def test_declared_fact(name: str, fact: str, model: str, graph: str) -> None:
+    g = GRAPHS[graph]()
+    if fact not in CHECKS:
+        pytest.fail(f"{name} declares {fact!r}, which this suite cannot check")
+    CHECKS[fact](name, g, make(model, g))
+
+
+def rich_model(seed: int = 0) -> GCN:
+    """Batch norm, dropout on the features too, residual: everything with a state of its own."""
+    return GCN(6, 7, 4, num_layers=3, dropout=0.5, norm="batch", input_dropout=0.2, residual=True, seed=seed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+class TestDuties:
+    def bound(self, name: str, model: Model | None = None) -> Run:
+        g = random_graph()
+        run = settings(name, alpha=0.4).bind(g, model or scrambled(rich_model()), parts_of(g), seed=5)
+        run.refresh()
+        return run
+
+    def test_one_part_with_batch_norm_is_the_full_gradient(self, name: str) -> None:
+        g = random_graph()
+        check_one_part(name, g, scrambled(GCN(6, 7, 4, num_layers=3, norm="batch")))
+
+    def test_gradient_changes_nothing(self, name: str) -> None:
+        run = self.bound(name)
+        model = run.problem.model
+        for p in model.parameters():
+            p.grad = torch.randn(p.shape, generator=chance(1), dtype=p.dtype)
+
+        def everything() -> dict[str, Tensor]:
+            grads = {f"grad of {k}": p.grad for k, p in model.named_parameters()}
+            return copy.deepcopy(run.state_dict() | model.state_dict() | grads)
+
+        batch = next(iter(run.batches()))
+        before = everything()
+        first, second = run.gradient(batch), run.gradient(batch)
+        after = everything()
+        assert all(torch.equal(after[k], before[k]) for k in before)
+        assert all(torch.equal(first[k], second[k]) for k in first)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_gradient_leaves_the_mode_alone(self, name: str, training: bool) -> None:
+        run = self.bound(name)
+        run.problem.model.train(training)
+        run.gradient(next(iter(run.batches())))
+        assert run.problem.model.training is training
+
+    def test_accumulate_adds(self, name: str) -> None:
+        once, twice = (self.bound(name) for _ in range(2))
+        batch = next(iter(once.batches()))
+        once.accumulate(batch)
+        base = {k: torch.randn(p.shape, generator=chance(1), dtype=p.dtype) for k, p in twice.parameters.items()}
+        for k, p in twice.parameters.items():
+            p.grad = base[k].clone()
+        twice.accumulate(next(iter(twice.batches())))
+        for k, p in twice.parameters.items():
+            torch.testing.assert_close(p.grad, base[k] + once.parameters[k].grad, rtol=1e-13, atol=1e-13)
+
+    def test_accumulate_is_the_gradient_where_nothing_is_dropped(self, name: str) -> None:
+        g = random_graph()
+        run = self.bound(name, make("gcn-layer-norm", g))
+        batch = next(iter(run.batches()))
+        want = run.gradient(batch)
+        run.accumulate(batch)
+        assert worst_error({k: p.grad for k, p in run.parameters.items()}, want) < 1e-14
+
+    def test_the_same_seed_gives_the_same_run(self, name: str) -> None:
+        a, b = (sweep(self.bound(name)) for _ in range(2))
+        assert all(torch.equal(a[k], b[k]) for k in a)
+
+    def test_no_global_generator_is_touched(self, name: str) -> None:
+        model = scrambled(rich_model())
+        before = torch.get_rng_state()
+        sweep(self.bound(name, model))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_a_run_taken_up_goes_on_bit_for_bit(self, name: str) -> None:
+        first = self.bound(name)
+        sweep(first)
+        state, weights = copy.deepcopy(first.state_dict()), copy.deepcopy(first.problem.model.state_dict())
+        want = sweep(first)
+        second = self.bound(name, rich_model(seed=8).double())
+        second.problem.model.load_state_dict(weights)
+        second.load_state_dict(state)
+        got = sweep(second)
+        assert all(torch.equal(got[k], want[k]) for k in want)
+
+    def test_binding_leaves_the_graph_alone(self, name: str) -> None:
+        g = random_graph()
+        before = copy.deepcopy({k: getattr(g, k) for k in ("x", "y", "train")} | {"indices": g.adj.indices})
+        sweep(settings(name).bind(g, make("gcn", g), parts_of(g)))
+        after = {k: getattr(g, k) for k in ("x", "y", "train")} | {"indices": g.adj.indices}
+        assert all(torch.equal(after[k], before[k]) for k in before)
+
+
+STORES = [
+    (name, tier)
+    for name, cls in METHODS.items()
+    for tier in (("device", "host") if issubclass(cls, HistoryMethod) else ("device",))
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("sparse_features", [False, True])
+@pytest.mark.parametrize("redraw", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("name", "tier"), STORES)
+def test_gpu_gives_the_gradients_of_the_cpu(
+    name: str, tier: str, model: str, redraw: bool, sparse_features: bool
+) -> None:
+    g = random_graph(sparse_features=sparse_features)
+    method = settings(name, alpha=0.4, history=tier, redraw=redraw)
+    means = {}
+    for device in ("cpu", "cuda"):
+        run = method.bind(g, make(model, g), parts_of(g), device=device)
+        run.refresh()
+        sweep(run)  # the second sweep reads what the first one pushed
+        means[device] = {k: v.cpu() for k, v in sweep(run).items()}
+    assert worst_error(means["cuda"], means["cpu"]) < 1e-9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("tier", ["device", "host"])
+def test_dropout_and_batch_norm_train_on_the_gpu(tier: str) -> None:
+    g = random_graph()
+    run = settings("lmc", alpha=0.4, history=tier).bind(g, rich_model(), parts_of(g), device="cuda")
+    run.refresh()
+    grads = sweep(run)
+    assert all(v.is_cuda and bool(v.isfinite().all()) and bool(v.any()) for v in grads.values())

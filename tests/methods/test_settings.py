@@ -1,0 +1,129 @@
+"""Settings that make no sense are refused, with what was expected and what came."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import PARTS, hand_graph, make, random_graph
+from lmc.errors import ConfigError, LmcError
+from lmc.methods import GAS, METHODS, BackwardSGD, ClusterGCN, GraphFM, LMC4Conv, Method, method_class
+from lmc.models import GCN, GCNII, Model
+
+BAD: list[tuple[type[Method], dict[str, Any], str]] = [
+    (LMC4Conv, {"alpha": 1.2}, r"alpha in \[0, 1\] \(got 1.2\)"),
+    (LMC4Conv, {"alpha": -0.1}, r"alpha in \[0, 1\] \(got -0.1\)"),
+    (LMC4Conv, {"alpha": float("nan")}, "alpha"),
+    (LMC4Conv, {"score": "x^3"}, r"score in .*'x\^2'.*\(got 'x\^3'\)"),
+    (LMC4Conv, {"cut": "middle"}, r'cut "before" or "after" \(got \'middle\'\)'),
+    (LMC4Conv, {"first_layer": "half"}, r'first_layer "complete" or "pruned" \(got \'half\'\)'),
+    (GraphFM, {"momentum": 1.5}, r"momentum in \[0, 1\] \(got 1.5\)"),
+    (GraphFM, {"momentum": -1.0}, r"momentum in \[0, 1\]"),
+    (GAS, {"history": "tape"}, "history tier"),
+    (GAS, {"num_parts": 0}, r"num_parts of at least 1 \(got 0\)"),
+    (BackwardSGD, {"clusters_per_batch": -2}, r"clusters_per_batch of at least 1 \(got -2\)"),
+    (ClusterGCN, {"num_parts": 4, "clusters_per_batch": 5}, r"clusters_per_batch of at most num_parts = 4 \(got 5\)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "message"), BAD, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_bad_settings_are_refused(kind: type[Method], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        kind(**settings)
+
+
+def test_an_unknown_partitioner_is_refused() -> None:
+    g = random_graph()
+    with pytest.raises(ConfigError, match=r"metis.*'scissors'"):
+        GAS(num_parts=4, partition="scissors").bind(g, make("gcn", g))
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LMC4Conv().alpha = 0.9  # type: ignore[misc]
+
+
+def test_an_unknown_method_name_is_refused_with_the_choices() -> None:
+    assert method_class("lmc") is LMC4Conv
+    with pytest.raises(ConfigError, match=r"'gas'.*got 'sag'"):
+        method_class("sag")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_names_and_descriptions_are_there(name: str) -> None:
+    cls = METHODS[name]
+    assert cls.name == name
+    assert cls.title
+    assert cls.paper
+    assert cls.outside
+
+
+def test_more_clusters_than_parts_of_an_assignment_are_refused() -> None:
+    g = hand_graph()
+    with pytest.raises(ConfigError, match=r"clusters_per_batch of at most 3 parts \(got 4\)"):
+        GAS(clusters_per_batch=4).bind(g, make("gcn", g), PARTS)
+
+
+def test_an_assignment_that_disagrees_with_num_parts_is_refused() -> None:
+    g = hand_graph()
+    with pytest.raises(ConfigError, match=r"4 parts \(got 3 parts\)"):
+        GAS(num_parts=4).bind(g, make("gcn", g), PARTS)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (PARTS[:7], r"\[8\] \(got shape \[7\]\)"),
+        (PARTS.double(), "whole part numbers"),
+        (PARTS - 1, "numbered from 0"),
+        (PARTS * 2, "part 1 empty"),
+    ],
+    ids=["too short", "fractions", "negative", "gap"],
+)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_bad_assignment_is_refused(name: str, parts: torch.Tensor, message: str) -> None:
+    g = hand_graph()
+    with pytest.raises(LmcError, match=message):
+        METHODS[name]().bind(g, make("gcn", g), parts)
+
+
+OUTPUTS: dict[str, Model] = {
+    "gcn": GCN(5, 4, 2),
+    "gcn with a linear out": GCN(5, 4, 2, linear_out=True),
+    "gcnii": GCNII(5, 4, 2),
+    "too many": GCN(5, 4, 9),
+    "too many, linear out": GCNII(5, 4, 9),
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_a_model_with_the_wrong_number_of_outputs_is_refused(case: str) -> None:
+    with pytest.raises(ConfigError, match=r"3 outputs .*\(got [29]\)"):
+        GAS().bind(hand_graph(), OUTPUTS[case], PARTS)
+
+
+@pytest.mark.parametrize(
+    "model", [GCN(6, 4, 3), GCN(6, 4, 3, linear_in=True), GCNII(6, 4, 3)], ids=["gcn", "linear in", "gcnii"]
+)
+def test_a_model_with_the_wrong_number_of_inputs_is_refused(model: Model) -> None:
+    with pytest.raises(ConfigError, match=r"5.*\(got 6\)"):
+        GAS().bind(hand_graph(), model, PARTS)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_missing_gpu_is_said() -> None:
+    g = hand_graph()
+    with pytest.raises(ConfigError, match="no GPU is visible"):
+        GAS().bind(g, make("gcn", g), PARTS, device="cuda")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_defaults_divide_a_small_graph_and_train(name: str) -> None:
+    g = random_graph()
+    run = METHODS[name]().bind(g, make("gcn", g))
+    for batch in run.batches():
+        assert bool(run.accumulate(batch).loss.isfinite())
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in run.problem.model.parameters())

@@ -1,0 +1,111 @@
+"""Batch norm: statistics of the core for the core, of the halo for the halo."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers import chance
+from lmc.models import Pass
+from lmc.models.rows import BatchNorm
+
+N, CORE, WIDTH = 9, 5, 4
+TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
+
+
+def rows(n: int = N, seed: int = 0) -> Tensor:
+    # core and halo from different laws, so that shared statistics would show
+    x = torch.randn(n, WIDTH, generator=chance(seed), dtype=torch.float64)
+    x[CORE:] = 3 * x[CORE:] + 2
+    return x
+
+
+def norm() -> BatchNorm:
+    bn = BatchNorm(WIDTH).double()
+    with torch.no_grad():
+        bn.weight.copy_(torch.tensor([0.5, 1.5, -1.0, 2.0]))
+        bn.bias.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
+        bn.running_mean.copy_(torch.tensor([0.2, -0.1, 0.4, 1.0]))
+        bn.running_var.copy_(torch.tensor([1.5, 0.5, 2.0, 1.0]))
+    return bn
+
+
+def ordinary() -> nn.BatchNorm1d:
+    bn = nn.BatchNorm1d(WIDTH).double()
+    bn.load_state_dict(norm().state_dict())
+    return bn
+
+
+def assert_same_statistics(a: nn.BatchNorm1d, b: nn.BatchNorm1d) -> None:
+    torch.testing.assert_close(a.running_mean, b.running_mean, **TOLERANCE)
+    torch.testing.assert_close(a.running_var, b.running_var, **TOLERANCE)
+    assert a.num_batches_tracked == b.num_batches_tracked
+
+
+def test_core_rows_use_the_cores_statistics() -> None:
+    got = norm()(rows(), Pass(num_core=CORE))
+    torch.testing.assert_close(got[:CORE], ordinary()(rows()[:CORE]), **TOLERANCE)
+
+
+def test_halo_rows_use_their_own_statistics() -> None:
+    got = norm()(rows(), Pass(num_core=CORE))
+    torch.testing.assert_close(got[CORE:], ordinary()(rows()[CORE:]), **TOLERANCE)
+
+
+def test_running_statistics_see_the_core_alone() -> None:
+    bn, plain = norm(), ordinary()
+    bn(rows(), Pass(num_core=CORE))
+    plain(rows()[:CORE])
+    assert_same_statistics(bn, plain)
+
+
+def test_affine_parameters_learn_from_the_core_alone() -> None:
+    bn, plain = norm(), ordinary()
+    v = rows(seed=1)
+    got = torch.autograd.grad(bn(rows(), Pass(num_core=CORE)), [bn.weight, bn.bias], v)
+    want = torch.autograd.grad(plain(rows()[:CORE]), [plain.weight, plain.bias], v[:CORE])
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, **TOLERANCE)
+
+
+def test_adjoints_pass_through_core_and_halo_apart() -> None:
+    v, x = rows(seed=1), rows().requires_grad_()
+    (got,) = torch.autograd.grad(norm()(x, Pass(num_core=CORE)), x, v)
+    plain = torch.cat([ordinary()(x[:CORE]), ordinary()(x[CORE:])])
+    (want,) = torch.autograd.grad(plain, x, v)
+    torch.testing.assert_close(got, want, **TOLERANCE)
+
+
+def test_no_halo_is_ordinary_batch_norm() -> None:
+    bn, plain = norm(), ordinary()
+    torch.testing.assert_close(bn(rows(), Pass()), plain(rows()), **TOLERANCE)
+    assert_same_statistics(bn, plain)
+
+
+def test_pooled_rows_share_statistics_and_teach_from_the_core() -> None:
+    bn, plain = norm(), ordinary()
+    v, x, y = rows(seed=1), rows().requires_grad_(), rows().requires_grad_()
+    got, want = bn(x, Pass(num_core=CORE, pooled=True)), plain(y)
+    torch.testing.assert_close(got, want, **TOLERANCE)
+    assert_same_statistics(bn, plain)
+    dx, dw, db = torch.autograd.grad(got, [x, bn.weight, bn.bias], v)
+    unit = (want - plain.bias) / plain.weight
+    torch.testing.assert_close(dx, torch.autograd.grad(want, y, v, retain_graph=True)[0], **TOLERANCE)
+    torch.testing.assert_close(dw, (v * unit)[:CORE].sum(0), **TOLERANCE)
+    torch.testing.assert_close(db, v[:CORE].sum(0), **TOLERANCE)
+
+
+def test_a_single_halo_row_takes_the_running_statistics() -> None:
+    bn = norm()
+    bn.momentum = 0.0  # the running statistics stay put, so "before or after this step" is no question
+    x = rows()[: CORE + 1]
+    got = bn(x, Pass(num_core=CORE))
+    want = F.batch_norm(x[CORE:], bn.running_mean, bn.running_var, bn.weight, bn.bias, eps=bn.eps)
+    torch.testing.assert_close(got[CORE:], want, **TOLERANCE)
+
+
+def test_evaluation_uses_running_statistics_for_every_row() -> None:
+    bn, plain = norm().eval(), ordinary().eval()
+    torch.testing.assert_close(bn(rows(), Pass(num_core=CORE)), plain(rows()), **TOLERANCE)
+    assert_same_statistics(bn, ordinary())

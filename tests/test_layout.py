@@ -1,0 +1,179 @@
+"""Who may import whom, and what no file of the library may contain."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "lmc"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# errors results <- graph <- {data partition history solvers} <- {sampling models} <- methods
+#   <- {train diagnostics} <- bench <- cli;   report <- results only
+LEFT_TO_RIGHT = [
+    {"errors"},
+    {"results"},
+    {"graph"},
+    {"data", "partition", "history", "solvers"},
+    {"sampling", "models"},
+    {"methods"},
+    {"train", "diagnostics"},
+    {"bench"},
+    {"cli"},
+]
+DRAWS_FROM_RECORDS = "report"
+
+
+def allowed() -> dict[str, set[str]]:
+    """The rooms each room may import from, itself included."""
+    rules: dict[str, set[str]] = {DRAWS_FROM_RECORDS: {DRAWS_FROM_RECORDS, "results", "errors"}}
+    left: set[str] = set()
+    for rooms in LEFT_TO_RIGHT:
+        for room in rooms:
+            rules[room] = left | {room}
+        left = left | rooms
+    # they hand finished records to the drawing room
+    rules["bench"] |= {DRAWS_FROM_RECORDS}
+    rules["cli"] |= {DRAWS_FROM_RECORDS}
+    return rules
+
+
+RULES = allowed()
+
+
+def room_of(file: Path) -> str:
+    """The folder, or the module, directly under the package; "" for the package's own front."""
+    first = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "" if first in ("__init__", "__main__") else first
+
+
+def modules(tree: ast.AST, package: str) -> Iterator[str]:
+    """Dotted names of everything imported, at any depth, for type checkers too; relative names made absolute."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*anchor, *([base] if base else [])])
+            # "from lmc import graph" names a room in what it imports, not in where from
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def package_of(file: Path) -> str:
+    return ".".join(["lmc", *file.relative_to(SOURCE).parent.parts])
+
+
+def rooms_imported(source: str, package: str) -> set[str]:
+    """Rooms of the library that a source text imports; "" is the package's front itself."""
+    found = set()
+    for name in modules(ast.parse(source), package):
+        parts = name.split(".")
+        if parts[0] == "lmc":
+            # a dunder of the front (the version) is a fact about the package, not a way around the rules
+            if len(parts) > 1 and parts[1].startswith("__"):
+                continue
+            found.add(parts[1] if len(parts) > 1 else "")
+    return found
+
+
+def ids(file: Path) -> str:
+    return str(file.relative_to(SOURCE))
+
+
+def test_there_are_files_to_check() -> None:
+    assert {"errors", "graph", "history", "methods", "models", "sampling"} <= {room_of(f) for f in FILES}
+
+
+@pytest.mark.parametrize("file", FILES, ids=ids)
+def test_every_file_is_in_a_known_room(file: Path) -> None:
+    assert room_of(file) in {"", *RULES}, f"{ids(file)}: no such room in DESIGN's layout"
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if room_of(f) in RULES], ids=ids)
+def test_imports_point_to_the_left(file: Path) -> None:
+    room = room_of(file)
+    wrong = rooms_imported(file.read_text(), package_of(file)) - RULES[room]
+    assert not wrong, f"{room} may not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "rooms"),
+    [
+        ("from lmc.graph import CSR", "lmc.models", {"graph"}),
+        ("import lmc.train.loop as x", "lmc.models", {"train"}),
+        ("from lmc import methods", "lmc.models", {"methods"}),
+        ("from lmc import __version__", "lmc.results", set()),
+        ("import lmc", "lmc.models", {""}),
+        ("from ..cli import main", "lmc.models", {"cli"}),
+        ("from .base import Layer", "lmc.models", {"models"}),
+        ("from . import base", "lmc.models", {"models"}),
+        ("def f():\n    from lmc.bench import tables", "lmc.graph", {"bench"}),
+        ("import torch, lmcx", "lmc.graph", set()),
+    ],
+)
+def test_the_reader_of_imports_sees_every_form(source: str, package: str, rooms: set[str]) -> None:
+    assert rooms_imported(source, package) == rooms
+
+
+def test_siblings_and_the_right_are_out_of_bounds() -> None:
+    assert "diagnostics" not in RULES["train"]
+    assert "train" not in RULES["diagnostics"]
+    assert "partition" not in RULES["history"]
+    assert "models" not in RULES["sampling"]
+    assert "methods" not in RULES["models"]
+    assert RULES["report"] == {"report", "results", "errors"}
+
+
+def forbidden(source: str, may_print: bool) -> list[str]:
+    """What a source text does that no library file may do."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("eval", "exec") or (called == "print" and not may_print):
+                found.append(f"line {node.lineno}: {called}(")
+            # both unpickle what they read
+            if called in ("torch.load", "torch.save"):
+                found.append(f"line {node.lineno}: {called}(")
+            for keyword in node.keywords:
+                if keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False":
+                    found.append(f"line {node.lineno}: allow_pickle")
+    for name in modules(ast.parse(source), "lmc"):
+        if name.split(".")[0] in ("pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"):
+            found.append(f"imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=ids)
+def test_no_print_eval_or_pickle(file: Path) -> None:
+    assert forbidden(file.read_text(), may_print=room_of(file) == "cli") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print(1)",
+        "eval('1')",
+        "exec('1')",
+        "import pickle",
+        "from pickle import loads",
+        "np.load(f, allow_pickle=True)",
+        "torch.load(f)",
+    ],
+)
+def test_the_reader_of_calls_sees_what_is_forbidden(source: str) -> None:
+    assert forbidden(source, may_print=False)
+
+
+def test_evaluation_mode_is_not_eval() -> None:
+    assert forbidden("model.eval()\nnp.load(f, allow_pickle=False)", may_print=False) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=ids)
+def test_files_are_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) < 400, "a file this long wants to be two"
