@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +22,15 @@ PARTS = torch.tensor([0, 0, 1, 1, 2, 2, 0, 2])
 
 Gradients = dict[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices of 40 rows gain nothing from a second thread, and on a busy machine waiting for it takes seconds."""
+    was = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(was)
 
 
 def chance(seed: int = 0) -> torch.Generator:

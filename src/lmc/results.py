@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from lmc.errors import CheckpointError
 
@@ -122,11 +124,22 @@ def read_run(run_dir: Path) -> RunRecord:
     return RunRecord(json.loads(config.read_text()), tuple(read_lines(run_dir / "epochs.jsonl")), str(run_dir))
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into that takes the place of ``path`` at the end: a reader, or a crash, sees the old one or the
+    new one and nothing between."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old one or the new one and nothing between."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
+    """Give ``path`` this content, at once or not at all."""
+    with replacing(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -24,6 +24,17 @@ def test_spmm_of_an_empty_matrix_is_zero() -> None:
     assert torch.equal(spmm(A, rows(5)), torch.zeros(7, 3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_spmm_overwrites_whatever_the_memory_held(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dirty(self: Tensor, *size: int, **_: object) -> Tensor:
+        return self.new_full(size, float("nan"))
+
+    monkeypatch.setattr(Tensor, "new_empty", dirty)
+    A, x = random_sparse(7, 5), rows(5)  # one row of A is empty
+    got = spmm(A.extended(9).to(device), x.to(device)).cpu()
+    torch.testing.assert_close(got, A.extended(9).to_dense() @ x, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("shape", [(6, 6), (7, 4), (4, 7)])
 def test_exact_operator_passes_gradcheck(shape: tuple[int, int]) -> None:
     P = Aggregation.exact(random_sparse(*shape))

@@ -18,11 +18,12 @@ from helpers import (
     parts_of,
     random_graph,
     scrambled,
+    sweep,
     worst_error,
 )
 from lmc.errors import CheckpointError
 from lmc.graph import Aggregation, Graph, gcn_norm
-from lmc.methods import GAS, BackwardSGD, FullBatch, GraphFM, HistoryMethod, LMC4Conv, Run
+from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, HistoryMethod, LMC4Conv, Run
 from lmc.models import GCN, Model
 
 
@@ -140,6 +141,20 @@ def test_graph_fm_without_momentum_is_gas() -> None:
         assert worst_error(fm.gradient(a), gas.gradient(b)) < 1e-13
 
 
+def test_cluster_gcn_is_full_batch_on_the_graph_without_edges_between_batches() -> None:
+    # renormalised: the degrees are those inside the batch
+    g = random_graph()
+    parts, model = parts_of(g), make("gcn", g)
+    row, col = g.adj.row_index(), g.adj.indices.long()
+    inside = parts[row] == parts[col]
+    cut = Graph.from_edges(
+        torch.stack([row, col])[:, inside], g.x, g.y, train=g.train, val=g.val, test=g.test, num_classes=g.num_classes
+    )
+    run = ClusterGCN(clusters_per_batch=1).bind(g, model, parts)
+    assert 0 < cut.num_edges < g.num_edges
+    assert worst_error(sweep(run), full_gradient(cut, model)) < 1e-12
+
+
 @pytest.mark.parametrize("kind", [GAS, LMC4Conv])
 def test_core_states_are_pushed_and_halo_rows_left(kind: type[HistoryMethod]) -> None:
     g = hand_graph()
@@ -156,38 +171,40 @@ def test_core_states_are_pushed_and_halo_rows_left(kind: type[HistoryMethod]) ->
 
 
 def lmc_by_hand(g: Graph, model: GCN, run: Run, n_id: Tensor, c: int, beta: Tensor) -> dict[str, Tensor]:
-    """(12)-(19) for a two-layer GCN with a pruned first layer, written out with dense matrices."""
+    """(12)-(19) for a plain GCN with a pruned first layer, written out with dense matrices."""
+    L = model.num_layers
     P = gcn_norm(g.adj, torch.float64).to_dense()[n_id][:, n_id]
-    place = run.clusters.order.argsort()[n_id]  # rows of the run, of these nodes
-    H = {l: run.H[l].data()[place[c:]] for l in (1, 2)}
-    V = run.V[1].data()[place[c:]]
-    W = {l: model.layer(l).lin.weight.detach() for l in (1, 2)}
-    b = {l: model.layer(l).lin.bias.detach() for l in (1, 2)}
+    halo = run.clusters.order.argsort()[n_id[c:]]  # the halo's rows in the run
+    W = {l: model.layer(l).lin.weight.detach() for l in range(1, L + 1)}
 
-    s1 = P @ g.x[n_id] @ W[1].t() + b[1]  # (12) for the core, (14) for the halo
-    s1 = torch.cat([s1[:c], (1 - beta) * H[1] + beta * s1[c:]])  # (13)
-    h1 = s1.relu()
-    s2 = P @ h1 @ W[2].t() + b[2]
-    s2 = torch.cat([s2[:c], (1 - beta) * H[2] + beta * s2[c:]])
+    def mended(tmp: Tensor, stored: Tensor) -> Tensor:
+        return torch.cat([tmp[:c], (1 - beta) * stored + beta * tmp[c:]])
 
-    target = torch.nn.functional.one_hot(g.y[n_id], 3).double()
-    v2 = (s2.softmax(1) - target) * g.train[n_id].unsqueeze(1) / g.num_labelled
-    v1 = (P.t() @ v2 @ W[2]) * (s1 > 0)  # (15) and (17)
-    v1 = torch.cat([v1[:c], (1 - beta) * V + beta * v1[c:]])  # (16)
-    weight = run.num_batches
-    return {
-        "layers.0.lin.weight": weight * v1[:c].t() @ (P @ g.x[n_id])[:c],
-        "layers.0.lin.bias": weight * v1[:c].sum(0),
-        "layers.1.lin.weight": weight * v2[:c].t() @ (P @ h1)[:c],
-        "layers.1.lin.bias": weight * v2[:c].sum(0),
-    }
+    h, m, s = g.x[n_id], {}, {}
+    for l in range(1, L + 1):
+        m[l] = P @ h
+        tmp = m[l] @ W[l].t() + model.layer(l).lin.bias.detach()  # (12) for the core, (14) for the halo
+        s[l] = mended(tmp, run.H[l].data()[halo])  # (13)
+        h = s[l].relu()
+
+    target = torch.nn.functional.one_hot(g.y[n_id], g.num_classes).double()
+    v = (s[L].softmax(1) - target) * g.train[n_id].unsqueeze(1) / g.num_labelled
+    grads = {}
+    for l in range(L, 0, -1):
+        grads[f"layers.{l - 1}.lin.weight"] = run.num_batches * v[:c].t() @ m[l][:c]  # (18)
+        grads[f"layers.{l - 1}.lin.bias"] = run.num_batches * v[:c].sum(0)
+        if l > 1:
+            tmp = (P.t() @ v @ W[l]) * (s[l - 1] > 0)  # (15) for the core, (17) for the halo
+            v = mended(tmp, run.V[l - 1].data()[halo])  # (16)
+    return grads
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("score", ["x", "1"])
 def test_a_step_of_lmc_is_the_equations_written_out(alpha: float, score: str) -> None:
     g = hand_graph()
-    model = scrambled(GCN(5, 4, 3, num_layers=2))
+    # three layers: the mended adjoints of the halo reach a parameter two layers below
+    model = scrambled(GCN(5, 4, 3, num_layers=3))
     run = LMC4Conv(alpha=alpha, score=score, clusters_per_batch=1, first_layer="pruned").bind(g, model, PARTS)
     fill(run)
     A = g.adj.to_dense().double()

@@ -14,10 +14,17 @@ RATES = [0.5, 0.3, 0.05, 0.9]
 SHAPE = (500, 400)
 
 
-def dropped(p: float, seed: int = 0, shape: tuple[int, int] = SHAPE) -> Tensor:
-    out = dropout(torch.ones(shape, dtype=torch.float64), p, chance(seed))
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """The GPU has a kernel of its own."""
+    return request.param
+
+
+def dropped(p: float, device: str = "cpu", seed: int = 0, shape: tuple[int, int] = SHAPE) -> Tensor:
+    ones = torch.ones(shape, dtype=torch.float64, device=device)
+    out = dropout(ones, p, torch.Generator(device).manual_seed(seed))
     assert isinstance(out, Tensor)
-    return out
+    return out.cpu()
 
 
 def used_rate(p: float) -> float:
@@ -27,31 +34,31 @@ def used_rate(p: float) -> float:
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_kept_share_is_one_minus_p(p: float) -> None:
-    kept = (dropped(p) != 0).double().mean().item()
+def test_kept_share_is_one_minus_p(device: str, p: float) -> None:
+    kept = (dropped(p, device) != 0).double().mean().item()
     n = SHAPE[0] * SHAPE[1]
     assert abs(kept - (1 - p)) < 4 * (p * (1 - p) / n) ** 0.5
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_every_lane_of_a_random_word_is_fair(p: float) -> None:
-    lanes = (dropped(p) != 0).view(-1, 8).double().mean(0)
+def test_every_lane_of_a_random_word_is_fair(device: str, p: float) -> None:
+    lanes = (dropped(p, device) != 0).view(-1, 8).double().mean(0)
     n = SHAPE[0] * SHAPE[1] / 8
     assert float((lanes - (1 - p)).abs().max()) < 4.5 * (p * (1 - p) / n) ** 0.5
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_neighbouring_elements_are_independent(p: float) -> None:
-    kept = (dropped(p) != 0).double().flatten() - (1 - p)
+def test_neighbouring_elements_are_independent(device: str, p: float) -> None:
+    kept = (dropped(p, device) != 0).double().flatten() - (1 - p)
     n = kept.numel() - 1
     covariance = float((kept[1:] * kept[:-1]).mean())
     assert abs(covariance) < 4.5 * p * (1 - p) / n**0.5
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_mean_is_preserved(p: float) -> None:
+def test_mean_is_preserved(device: str, p: float) -> None:
     n = SHAPE[0] * SHAPE[1]
-    assert abs(dropped(p).mean().item() - 1) < 4 * (p / (1 - p) / n) ** 0.5
+    assert abs(dropped(p, device).mean().item() - 1) < 4 * (p / (1 - p) / n) ** 0.5
 
 
 @pytest.mark.parametrize("p", RATES)
@@ -69,9 +76,9 @@ def test_half_doubles_exactly() -> None:
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_same_generator_state_gives_the_same_mask(p: float) -> None:
-    assert torch.equal(dropped(p, seed=3), dropped(p, seed=3))
-    assert not torch.equal(dropped(p, seed=3), dropped(p, seed=4))
+def test_same_generator_state_gives_the_same_mask(device: str, p: float) -> None:
+    assert torch.equal(dropped(p, device, seed=3), dropped(p, device, seed=3))
+    assert not torch.equal(dropped(p, device, seed=3), dropped(p, device, seed=4))
 
 
 def test_one_generator_gives_a_new_mask_each_time() -> None:
@@ -80,19 +87,19 @@ def test_one_generator_gives_a_new_mask_each_time() -> None:
 
 
 @pytest.mark.parametrize("p", RATES)
-def test_gradient_uses_the_same_mask_and_scale(p: float) -> None:
-    x = torch.ones(13, 7, dtype=torch.float64, requires_grad=True)
-    out = dropout(x, p, chance(1))
+def test_gradient_uses_the_same_mask_and_scale(device: str, p: float) -> None:
+    x = torch.ones(130, 70, dtype=torch.float64, device=device, requires_grad=True)
+    out = dropout(x, p, torch.Generator(device).manual_seed(1))
     assert isinstance(out, Tensor)
-    v = torch.randn(13, 7, generator=chance(2), dtype=torch.float64)
+    v = torch.randn(130, 70, generator=chance(2), dtype=torch.float64).to(device)
     (got,) = torch.autograd.grad(out, x, v)
     torch.testing.assert_close(got, v * out.detach(), rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (0, 4), (8, 8)])
 @pytest.mark.parametrize("p", [0.5, 0.3])
-def test_any_number_of_elements(p: float, shape: tuple[int, int]) -> None:
-    assert dropped(p, shape=shape).shape == shape
+def test_any_number_of_elements(device: str, p: float, shape: tuple[int, int]) -> None:
+    assert dropped(p, device, shape=shape).shape == shape
 
 
 def test_rate_zero_changes_nothing_and_draws_nothing() -> None:
@@ -102,9 +109,9 @@ def test_rate_zero_changes_nothing_and_draws_nothing() -> None:
     assert torch.equal(g.get_state(), before)
 
 
-def test_a_rate_just_below_one_is_no_crash() -> None:
+def test_a_rate_just_below_one_is_no_crash(device: str) -> None:
     # every rate in [0, 1) is allowed, and this one rounds to 1
-    out = dropped(1 - 2**-20, shape=(40, 40))
+    out = dropped(1 - 2**-20, device, shape=(40, 40))
     assert bool(out.isfinite().all())
 
 

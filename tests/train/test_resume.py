@@ -112,7 +112,7 @@ def test_resuming_with_other_settings_names_them(tmp_path: Path) -> None:
     g = lmc.load("tiny-like", scale=0.25)
     model = lmc.models.GCN(g.num_features, 8, g.num_classes)
     lmc.fit(g, model, LMC4Conv(4, 1, alpha=0.2), epochs=1, run_dir=tmp_path / "r", device="cpu")
-    with pytest.raises(CheckpointError, match="method: .*0.2.*0.7"):
+    with pytest.raises(CheckpointError, match=r"method: .*0\.2.*0\.7"):
         lmc.fit(g, model, LMC4Conv(4, 1, alpha=0.7), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
 
 

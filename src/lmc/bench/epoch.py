@@ -35,6 +35,8 @@ class Setup:
     def __post_init__(self) -> None:
         if self.repeat < 1 or self.warmup < 0:
             raise ConfigError(f"expected repeat >= 1 and warmup >= 0 (got {self.repeat} and {self.warmup})")
+        if self.norm not in (None, "layer", "batch"):
+            raise ConfigError(f'expected norm None, "layer" or "batch" (got {self.norm!r})')
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def pyg_step(graph: Graph, setup: Setup, device: torch.device) -> Callable[[], f
     on = graph.to(device)
     edge_index = torch.stack([on.adj.row_index(), on.adj.indices.long()])
     x = on.x if isinstance(on.x, Tensor) else on.x.as_torch().to_dense()
-    norm = {None: None, "layer": "LayerNorm", "batch": "BatchNorm"}[setup.norm]
+    norm = {"layer": "LayerNorm", "batch": "BatchNorm"}.get(setup.norm or "")
     model: nn.Module = models.GCN(
         graph.num_features, setup.hidden, setup.layers, graph.num_classes, dropout=setup.dropout, norm=norm
     ).to(device)

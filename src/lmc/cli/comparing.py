@@ -51,7 +51,15 @@ def compare_command(
     runs = {c.label: read_run(c.folder) for c in entered}
     errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
     out.print(_table(entered, runs, errors, settings.epochs))
-    _finish(out, root, graph.name, model.name, runs, errors)
+    by_layer = {label: mean_errors(records) for label, records in errors.items()}
+    _write_summary(root / "summary.json", graph.name, model.name, runs, by_layer)
+    depth = initial.num_layers
+    title = f"{graph.name} ({graph.num_nodes:,} nodes), {model.name.upper()} with {depth} layer{'s' * (depth > 1)}"
+    figure = compare_figure(runs, by_layer, title, "micro-F1" if graph.multi_label else "accuracy")
+    for kind in ("png", "svg"):
+        save(figure, root / f"compare.{kind}")
+    out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
+    out.print(f"figure   {root / 'compare.png'} (and compare.svg)", soft_wrap=True)
 
 
 def _folders(root: Path, labels: Sequence[str], resume: bool) -> dict[str, Path]:
@@ -136,36 +144,24 @@ def _error(contestant: Contestant, measured: Sequence[ErrorRecord]) -> str:
     return error_figure(sum(m.mean for m in measured) / len(measured) if measured else None)
 
 
-def _finish(
-    out: Console,
-    root: Path,
+def _write_summary(
+    path: Path,
     graph: str,
     model: str,
     runs: Mapping[str, RunRecord],
-    errors: Mapping[str, Sequence[ErrorRecord]],
+    by_layer: Mapping[str, Mapping[str, float]],
 ) -> None:
-    by_layer = {label: mean_errors(records) for label, records in errors.items() if records}
-    summary = {
-        "graph": graph,
-        "model": model,
-        "methods": {
-            label: {
-                "epochs": run.epochs[-1].epoch if run.epochs else 0,
-                "loss": run.loss,
-                "best_epoch": None if run.best is None else run.best.epoch,
-                "val": run.best_val,
-                "test": run.test,
-                "seconds": run.seconds,
-                "gradient_error": by_layer.get(label, {}),
-                "folder": Path(run.run_dir or "").name,
-            }
-            for label, run in runs.items()
-        },
+    methods = {
+        label: {
+            "epochs": run.epochs[-1].epoch if run.epochs else 0,
+            "loss": run.loss,
+            "best_epoch": None if run.best is None else run.best.epoch,
+            "val": run.best_val,
+            "test": run.test,
+            "seconds": run.seconds,
+            "gradient_error": by_layer[label],
+            "folder": Path(run.run_dir or "").name,
+        }
+        for label, run in runs.items()
     }
-    replace(root / "summary.json", json.dumps(summary, indent=1).encode())
-    figure = compare_figure(runs, by_layer, f"{graph}, {model.upper()}")
-    paths = [root / "compare.png", root / "compare.svg"]
-    for path in paths:
-        save(figure, path)
-    out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
-    out.print(f"figure   {paths[0]} (and {paths[1].name})", soft_wrap=True)
+    replace(path, json.dumps({"graph": graph, "model": model, "methods": methods}, indent=1).encode())

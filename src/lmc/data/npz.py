@@ -7,8 +7,6 @@ Keys: ``edge_index`` int32 [2, E] with both directions listed; features ``x`` de
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 
 from lmc.errors import DataError, GraphError
 from lmc.graph import CSR, SPLITS, Graph
+from lmc.results import replacing
 
 REQUIRED = ("edge_index", "y", "train_idx", "val_idx", "test_idx")
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -53,21 +52,13 @@ def read(path: str | Path, *, name: str | None = None, symmetrise: bool = False)
 
 
 def write(graph: Graph, path: str | Path) -> Path:
-    """Write ``graph`` to ``path``; :func:`read` gives the same arrays back.
-
-    The bytes go to a temporary file beside it first, so that a reader never sees half a graph.
-    """
+    """Write ``graph`` to ``path``, at once or not at all; :func:`read` gives the same arrays back."""
     path = Path(path).expanduser()
     if path.suffix != ".npz":
         raise DataError(f"expected a path ending in .npz (got {str(path)!r}): rename it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            np.savez(stream, **_as_arrays(graph))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as stream:
+        np.savez(stream, **_as_arrays(graph))
     return path
 
 

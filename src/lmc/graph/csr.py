@@ -78,7 +78,8 @@ class CSR:
         """As ``torch.sparse_csr_tensor`` sharing memory; made once, since making it checks and copies headers."""
         if "torch" not in self._cache:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                # that the format is young, and that its checks are off, is known and meant
+                warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
                 self._cache["torch"] = torch.sparse_csr_tensor(
                     self.indptr, self.indices, self.data, size=self.shape, check_invariants=False
                 )

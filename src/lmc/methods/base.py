@@ -77,11 +77,15 @@ class Method:
             device: where to train; "auto" for the GPU where there is one.
             seed: of batches and dropout masks.
         """
-        if model.widths[-1] != graph.num_classes and model.lin_out is None:
-            raise ConfigError(
-                f"expected a model with {graph.num_classes} outputs for graph {graph.name!r} "
-                f"(got {model.widths[-1]}): build it with g.num_classes"
-            )
+        for what, wanted, got, source in (
+            ("inputs", graph.num_features, model.in_width, "g.num_features"),
+            ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
+        ):
+            if wanted != got:
+                raise ConfigError(
+                    f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): "
+                    f"build it with {source}"
+                )
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
         clusters = self.clusters(graph, parts, seed)

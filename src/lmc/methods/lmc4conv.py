@@ -83,8 +83,9 @@ class LMC4Conv(HistoryMethod):
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)
-        x = (P.degrees() - 1)[core.numel() :] / (problem.P.degrees() - 1)[halo]  # without the self-loop
-        beta = self.alpha * SCORES[self.score](x.to(problem.dtype)).unsqueeze(1)
+        deg_local, deg_global = P.degrees()[core.numel() :] - 1, problem.P.degrees()[halo] - 1  # without self-loops
+        x = deg_local.to(problem.dtype) / deg_global
+        beta = self.alpha * SCORES[self.score](x).unsqueeze(1)
         operator = Aggregation(self._forward(problem, P, core), self._backward(problem, P, core))
         return halo, self.operators(problem, ext.numel(), operator), beta
 

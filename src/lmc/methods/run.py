@@ -44,7 +44,7 @@ class Run:
         self.seed = seed
         self.epoch = 0
         self.generator = torch.Generator(problem.device).manual_seed(derive(seed, "dropout"))
-        self.parameters = dict(problem.model.named_parameters())
+        self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
         records = problem.device.type == "cuda" and method.tier.name == "device"
@@ -89,10 +89,12 @@ class Run:
 
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; histories and ``p.grad`` stay as they are."""
-        buffers = [b.clone() for b in self.problem.model.buffers()]
+        model = self.problem.model
+        training, buffers = model.training, [b.clone() for b in model.buffers()]
         grads, _ = self._estimate(batch, keep=False, dropout=False)
-        for b, was in zip(self.problem.model.buffers(), buffers, strict=True):
+        for b, was in zip(model.buffers(), buffers, strict=True):
             b.copy_(was)
+        model.train(training)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
 
     def refresh(self) -> None:
@@ -103,9 +105,11 @@ class Run:
         chunks = [c if isinstance(c, slice) else c.to(self.problem.device) for c in chunks]
         H = [t for _, t in exact_states(self.problem, chunks, lambda l, _: self.H.get(l) or self._table(l))]
         if self.V:
-            for l, table in exact_adjoints(self.problem, chunks, H, lambda l, _: self._table(l)):
-                if l in self.V:
-                    self.V[l] = table
+            # the tables themselves are filled: recorded steps read and write their memory
+            for table in self.V.values():
+                table.data().zero_()
+            for _ in exact_adjoints(self.problem, chunks, H, lambda l, _: self.V.get(l) or self._table(l)):
+                pass
 
     def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
         """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
@@ -189,18 +193,21 @@ class Run:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take up ``state``; the run must be bound to the same graph, partition and method."""
-        if not torch.equal(state["order"], self.clusters.order):
+        missing = [key for key in self.state_dict() if key not in state]
+        if missing:
+            raise CheckpointError(f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'})")
+        offsets = torch.tensor(self.clusters.offsets)
+        if not (torch.equal(state["order"], self.clusters.order) and torch.equal(state["offsets"], offsets)):
             raise CheckpointError(
-                "expected the partition the state was made with (got another node order): bind with the same parts "
-                "and seed"
+                "expected the partition the state was made with (got another one): bind with the same parts and seed"
             )
         for name, tables in (("H", self.H), ("V", self.V)):
             for l, table in tables.items():
-                kept, mine = state.get(f"{name}.{l}"), table.data()
-                if kept is None or kept.shape != mine.shape:
+                kept, mine = state[f"{name}.{l}"], table.data()
+                if kept.shape != mine.shape:
                     raise CheckpointError(
-                        f"history {name}[{l}] has shape {list(mine.shape)} but the state holds "
-                        f"{None if kept is None else list(kept.shape)}: bind the method to this graph again"
+                        f"history {name}[{l}] has shape {list(mine.shape)} but the state holds {list(kept.shape)}: "
+                        "bind the method to this graph again"
                     )
                 mine.copy_(kept)
         self.generator.set_state(state["generator"].cpu())

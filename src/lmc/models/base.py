@@ -61,6 +61,8 @@ class Layer(nn.Module, ABC):
 class Model(nn.Module, ABC):
     """Encoder, layers, decoder. ``model(x, P)`` is the plain forward pass on every row."""
 
+    in_width: int
+    out_width: int
     layers: nn.ModuleList
     dropout: float
     input_dropout: float

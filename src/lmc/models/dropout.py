@@ -22,7 +22,7 @@ _INT64 = -(2**63)
 def keep_mask(like: Tensor, p: float, generator: torch.Generator | None) -> tuple[Tensor, float]:
     """A boolean mask that keeps each element with probability 1 - p, and the scale 1 / (1 - p) to go with it."""
     lane, levels = (torch.uint8, 2**8) if (p * 2**8).is_integer() else (torch.uint16, 2**16)
-    dropped = round(p * levels)
+    dropped = min(round(p * levels), levels - 1)
     words = -(-like.numel() * lane.itemsize // 8)
     bits = torch.empty(words, dtype=torch.int64, device=like.device).random_(_INT64, None, generator=generator)
     if lane is torch.uint16:

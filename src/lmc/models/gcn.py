@@ -63,6 +63,7 @@ class GCN(Model):
     ) -> None:
         super().__init__()
         check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers)
+        self.in_width, self.out_width = in_width, out_width
         self.dropout = check_rate("dropout", dropout)
         self.input_dropout = input_rate(input_dropout, self.dropout)
         self.lin_in = Linear(in_width, hidden) if linear_in else None

@@ -133,15 +133,14 @@ class _Affine(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """y = x W^T + b, initialised like :class:`torch_geometric.nn.GCNConv` (Glorot, zero bias)."""
+    """y = x W^T + b; zero until :meth:`reset_parameters` draws it as PyG's GCNConv does (Glorot, zero bias)."""
 
     def __init__(self, in_width: int, out_width: int, bias: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_width, in_width))
-        self.bias = nn.Parameter(torch.empty(out_width)) if bias else None
-        self.reset_parameters()
+        self.weight = nn.Parameter(torch.zeros(out_width, in_width))
+        self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
 
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+    def reset_parameters(self, generator: torch.Generator) -> None:
         bound = math.sqrt(6.0 / (self.weight.shape[0] + self.weight.shape[1]))
         with torch.no_grad():
             self.weight.uniform_(-bound, bound, generator=generator)

@@ -7,7 +7,6 @@ the seed.
 from __future__ import annotations
 
 import os
-import uuid
 import zipfile
 import zlib
 from contextlib import suppress
@@ -19,6 +18,7 @@ from torch import Tensor
 from lmc.errors import GraphError
 from lmc.graph import Graph
 from lmc.partition.check import check_parts
+from lmc.results import replacing
 
 
 def cache_path(graph: Graph, num_parts: int, method: str, seed: int) -> Path:
@@ -41,12 +41,7 @@ def read(path: Path, n: int, num_parts: int) -> Tensor | None:
 
 def write(path: Path, parts: Tensor) -> None:
     """Store ``parts`` in one stroke. A folder that cannot be written costs time later, never the run."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as stream:
-                np.savez_compressed(stream, parts=parts.cpu().numpy().astype(np.int32))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as stream:
+            np.savez_compressed(stream, parts=parts.cpu().numpy().astype(np.int32))

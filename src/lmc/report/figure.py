@@ -1,4 +1,4 @@
-"""The figure of a comparison: loss, accuracy, gradient error. No global state: figures are values."""
+"""The figure of a comparison: loss, accuracy, gradient error. No global state: a figure is a value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from lmc.results import EpochRecord, RunRecord
+
+Dashes = tuple[float, Sequence[float]]
+X = Callable[[EpochRecord], float]
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; a method keeps its colour in every figure.
 _COLOURS = {
@@ -23,8 +26,7 @@ _COLOURS = {
     "lmc": "#d55e00",
     "backward-sgd": "#cc79a7",
 }
-_SPARE = ("#0072b2", "#f0e442", "#999999", "#882255", "#44aa99")
-_DASHES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)))  # type: ignore[assignment]
+_SPARE = ("#0072b2", "#882255", "#999999", "#44aa99", "#b8a800")
 _NAMES = {
     "full": "full batch",
     "cluster": "Cluster-GCN",
@@ -33,6 +35,9 @@ _NAMES = {
     "lmc": "LMC",
     "backward-sgd": "backward SGD",
 }
+# Variants of one method share its colour; lines differ in their dashes, bars in their hatching.
+_DASHES: tuple[Dashes, ...] = ((0, ()), (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+_HATCHES = ("", "///", "...", "xxx")
 
 
 @dataclass(frozen=True)
@@ -41,43 +46,59 @@ class Look:
 
     name: str
     colour: str
-    dashes: object
+    dashes: Dashes
+    hatch: str
 
 
-def compare_figure(runs: Mapping[str, RunRecord], errors: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Loss and accuracy over epochs and over seconds, and the gradient error of every layer.
+def compare_figure(
+    runs: Mapping[str, RunRecord],
+    errors: Mapping[str, Mapping[str, float]],
+    title: str,
+    metric: str = "accuracy",
+) -> Figure:
+    """Loss and score over epochs and over seconds, and the gradient error of every layer.
 
     Args:
         runs: the record of every method by its label, e.g. "lmc" or "lmc:alpha=0.8".
-        errors: {label: {layer: relative gradient error}}; methods without an error are left out of the bars.
+        errors: {label: {layer: relative gradient error}}; a method without errors has no bars, and without any the
+            panel is left out.
         title: over the figure.
+        metric: what the scores are.
     """
     looks = _looks(list(runs))
-    figure = Figure(figsize=(12.5, 6.4), dpi=150, facecolor="white")
-    shape = (2, 3) if errors else (2, 2)
+    wide = any(errors.values())
+    figure = Figure(figsize=(13.0 if wide else 9.0, 6.6), dpi=140, facecolor="white")
     grid = figure.add_gridspec(
-        *shape,
-        left=0.06,
-        right=0.985,
-        top=0.83,
-        bottom=0.09,
-        hspace=0.34,
-        wspace=0.26,
-        width_ratios=[1, 1, 1.15][: shape[1]],
+        2,
+        3 if wide else 2,
+        left=0.05 if wide else 0.07,
+        right=0.99,
+        top=0.825,
+        bottom=0.085,
+        hspace=0.42,
+        wspace=0.2,
+        width_ratios=[1, 1, 1.2] if wide else [1, 1],
     )
-    spots = [figure.add_subplot(grid[row, column]) for row in range(2) for column in range(2)]
-    _losses(spots[0], runs, looks, _epoch, "epoch")
-    _losses(spots[1], runs, looks, _seconds, "seconds of training")
-    _scores(spots[2], runs, looks, _epoch, "epoch")
-    _scores(spots[3], runs, looks, _seconds, "seconds of training")
-    if errors:
-        _bars(figure.add_subplot(grid[:, 2]), errors, looks)
-    figure.suptitle(title, x=0.06, y=0.975, ha="left", va="top", fontsize=14, fontweight="bold")
-    handles = [Line2D([], [], color=l.colour, linestyle=l.dashes, linewidth=2.6, label=l.name) for l in looks.values()]
+    for column, (x, label) in enumerate(((_epoch, "epoch"), (_seconds, "seconds of training"))):
+        _draw_losses(figure.add_subplot(grid[0, column]), runs, looks, x, label)
+        _draw_scores(figure.add_subplot(grid[1, column]), runs, looks, x, label, metric)
+    if wide:
+        _draw_errors(figure.add_subplot(grid[:, 2]), {k: v for k, v in errors.items() if v}, looks)
+    left = 0.05 if wide else 0.07
+    figure.text(left, 0.975, title, ha="left", va="top", fontsize=14, fontweight="bold")
+    # over the panels, where it covers no curve
     figure.legend(
-        handles=handles, loc="upper left", bbox_to_anchor=(0.052, 0.935), ncols=min(len(handles), 7), frameon=False,
-        fontsize=11, handlelength=1.8, columnspacing=1.8,
-    )  # fmt: skip
+        handles=[
+            Line2D([], [], color=k.colour, linestyle=k.dashes, linewidth=2.6, label=k.name) for k in looks.values()
+        ],
+        loc="upper left",
+        bbox_to_anchor=(left - 0.008, 0.94),
+        ncols=6 if wide else 4,
+        frameon=False,
+        fontsize=10.5,
+        handlelength=2.0,
+        columnspacing=1.8,
+    )
     return figure
 
 
@@ -88,17 +109,16 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _looks(labels: Sequence[str]) -> dict[str, Look]:
-    """Variants of one method share its colour and differ in their dashes."""
-    looks, seen, spare = {}, dict.fromkeys(labels, 0), iter(_SPARE * len(labels))
-    colours: dict[str, str] = {}
+    looks: dict[str, Look] = {}
+    bases: list[str] = []
     for label in labels:
         base, _, options = label.partition(":")
-        if base not in colours:
-            colours[base] = _COLOURS.get(base) or next(spare)
-            seen[base] = 0
+        unknown = [b for b in bases if b not in _COLOURS and b != base]
+        colour = _COLOURS.get(base) or _SPARE[len(dict.fromkeys(unknown)) % len(_SPARE)]
         name = _NAMES.get(base, base) + (f" ({options.replace(':', ', ')})" if options else "")
-        looks[label] = Look(name, colours[base], _DASHES[seen[base] % len(_DASHES)])
-        seen[base] += 1
+        variant = bases.count(base) % len(_DASHES)
+        looks[label] = Look(name, colour, _DASHES[variant], _HATCHES[variant])
+        bases.append(base)
     return looks
 
 
@@ -110,61 +130,92 @@ def _seconds(record: EpochRecord) -> float:
     return record.seconds
 
 
-def _losses(
-    axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, Look], x: Callable[[EpochRecord], float], label: str
-) -> None:
-    lowest, highest = math.inf, -math.inf
-    for name, run in runs.items():
+def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, Look], x: X, xlabel: str) -> None:
+    losses: list[float] = []
+    for label, run in runs.items():
         points = [(x(e), e.loss) for e in run.epochs if math.isfinite(e.loss) and e.loss > 0]
-        if not points:
-            continue
-        axes.plot(*zip(*points, strict=True), color=looks[name].colour, linestyle=looks[name].dashes, linewidth=1.7)
-        lowest, highest = min(lowest, *(p[1] for p in points)), max(highest, *(p[1] for p in points))
-    if lowest > 0 and highest / lowest > 20:
+        _draw_line(axes, points, looks[label], width=1.8, alpha=1.0)
+        losses += [loss for _, loss in points]
+    if losses and max(losses) / min(losses) > 4:
         axes.set_yscale("log")
-    _dress(axes, "training loss", label)
+        _plain_decimals(axes)
+    _dress(axes, "training loss", xlabel)
 
 
-def _scores(
-    axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, Look], x: Callable[[EpochRecord], float], label: str
+def _draw_scores(
+    axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, Look], x: X, xlabel: str, metric: str
 ) -> None:
-    values: list[float] = []
-    for name, run in runs.items():
-        scored = [e for e in run.epochs if e.scores]
-        look = looks[name]
-        for split, width, alpha in (("val", 1.0, 0.4), ("test", 1.7, 1.0)):
-            points = [(x(e), 100 * e.scores[split]) for e in scored if e.scores]
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True), color=look.colour, linestyle=look.dashes, linewidth=width, alpha=alpha
-                )
-                values += [p[1] for p in points]
-    if values:
-        # the first few epochs are low for everyone: show where the methods differ
-        values.sort()
-        low, high = values[len(values) // 10], values[-1]
-        margin = max(1.0, 0.06 * (high - low))
+    scores: list[float] = []
+    for label, run in runs.items():
+        for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
+            points = [(x(e), 100 * e.scores[split]) for e in run.epochs if e.scores]
+            _draw_line(axes, points, looks[label], width, alpha)
+            scores += [score for _, score in points]
+    if scores:
+        # the first epochs are low for everyone: leave most of the height to where the methods differ
+        scores.sort()
+        low, high = scores[len(scores) // 12], scores[-1]
+        margin = max(0.5, 0.08 * (high - low))
         axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
-    _dress(axes, "accuracy, %", label)
+    _dress(axes, f"test {metric}, % (pale: validation)", xlabel)
 
 
-def _bars(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Mapping[str, Look]) -> None:
+def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], look: Look, width: float, alpha: float) -> None:
+    if points:
+        xs, ys = zip(*points, strict=True)
+        marker = "o" if len(points) == 1 else ""  # a line of one point would not be seen
+        axes.plot(
+            xs,
+            ys,
+            color=look.colour,
+            linestyle=look.dashes,
+            linewidth=width,
+            alpha=alpha,
+            marker=marker,
+            solid_capstyle="round",
+        )
+
+
+def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Mapping[str, Look]) -> None:
     layers = list(dict.fromkeys(layer for by_layer in errors.values() for layer in by_layer))
-    width = 0.8 / len(errors)
-    for k, (name, by_layer) in enumerate(errors.items()):
+    heights = [v for by_layer in errors.values() for v in by_layer.values() if 0 < v < math.inf]
+    width = 0.82 / len(errors)
+    named = len(errors) * len(layers) <= 16
+    for k, (label, by_layer) in enumerate(errors.items()):
         offset = (k - (len(errors) - 1) / 2) * width
-        places = [i + offset for i, layer in enumerate(layers) if by_layer.get(layer, 0) > 0]
-        heights = [by_layer[layer] for layer in layers if by_layer.get(layer, 0) > 0]
-        axes.bar(places, heights, width=0.92 * width, color=looks[name].colour)
+        bars = [
+            (i + offset, by_layer[layer]) for i, layer in enumerate(layers) if 0 < by_layer.get(layer, 0) < math.inf
+        ]
+        look = looks[label]
+        for place, height in bars:
+            axes.bar(place, height, 0.9 * width, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
+            if named:
+                axes.annotate(
+                    f"{height:.2g}", (place, height), (0, 2), textcoords="offset points", ha="center", fontsize=8
+                )
     axes.set_yscale("log")
+    if heights:
+        axes.set_ylim(min(heights) / 2, max(heights) * 1.25)
+    _plain_decimals(axes)
     axes.set_xticks(range(len(layers)), layers)
-    _dress(axes, "relative gradient error", "")
+    _dress(axes, "relative gradient error, mean over training (lower is better)", "")
+
+
+def _plain_decimals(axes: Axes) -> None:
+    """0.2, 0.5, 1: a logarithmic axis in numbers one reads."""
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _dress(axes: Axes, title: str, xlabel: str) -> None:
     axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel(xlabel, fontsize=10)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    if xlabel:
+        axes.set_xlabel(xlabel, fontsize=10)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=xlabel == "epoch"))
+    axes.grid(axis="y", color="#e2e2e2", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
+    axes.tick_params(axis="y", which="minor", length=0)

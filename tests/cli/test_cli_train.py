@@ -1,0 +1,136 @@
+"""``lmc train`` from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Invoke = Callable[..., tuple[int, str]]
+
+
+SMALL = ("tiny-like", "--scale", "0.2", "--hidden", "8", "--parts", "4", "--clusters", "2")
+
+
+def test_train_writes_a_run_and_says_what_came_of_it(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL, "--epochs", "3", "--seed", "1")
+    assert code == 0
+    for fact in ("300 nodes", "LMC4Conv", "4 parts, 2 a batch", "edges inside parts", "complete", "parameters"):
+        assert fact in said
+    assert "test at best val" in said
+    folder = tmp_path / "runs" / "tiny-like@0.2-lmc-gcn-s1"
+    lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert json.loads((folder / "config.json").read_text())["method"]["name"] == "lmc"
+
+
+def test_a_folder_is_not_overwritten_but_resumed(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke("train", *SMALL, "--epochs", "2", "--run-dir", "here")[0] == 0
+    code, said = invoke("train", *SMALL, "--epochs", "4", "--run-dir", "here")
+    assert code == 2
+    assert "--resume" in said
+    assert invoke("train", *SMALL, "--epochs", "4", "--run-dir", "here", "--resume")[0] == 0
+    assert len((tmp_path / "here" / "epochs.jsonl").read_text().splitlines()) == 4
+
+
+def test_resuming_with_other_settings_is_refused(invoke: Invoke) -> None:
+    assert invoke("train", *SMALL, "--epochs", "1", "--run-dir", "here")[0] == 0
+    code, said = invoke("train", *SMALL, "--epochs", "2", "--run-dir", "here", "--resume", "--lr", "0.5")
+    assert code == 2
+    assert "lr: 0.01 there, 0.5 here" in said
+
+
+def test_options_reach_model_and_method(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke(
+        "train", "tiny-like", "--scale", "0.2", "--method", "lmc", "--model", "gcnii", "--layers", "3", "--hidden", "8",
+        "--norm", "layer", "--dropout", "0.1", "--input-dropout", "0.2", "--gcnii-alpha", "0.2", "--gcnii-theta", "1",
+        "--alpha", "0.7", "--score", "sin", "--cut", "after", "--first-layer", "pruned", "--no-forward", "--redraw",
+        "--partition", "random", "--history", "host", "--parts", "3", "--clusters", "1", "--clip", "1",
+        "--weight-decay", "0.001", "--epochs", "1", "--eval-every", "0", "--device", "cpu", "--run-dir", "r",
+    )  # fmt: skip
+    assert code == 0, said
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["model"] == "GCNII"
+    wanted = {
+        "alpha": 0.7, "score": "sin", "cut": "after", "first_layer": "pruned", "forward": False, "backward": True,
+        "redraw": True, "partition": "random", "history": "host", "num_parts": 3, "clusters_per_batch": 1,
+    }  # fmt: skip
+    assert {k: config["method"][k] for k in wanted} == wanted
+    assert (config["clip"], config["weight_decay"], config["dropout"]) == (1.0, 0.001, 0.1)
+
+
+def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    import lmc
+
+    lmc.save(lmc.load("tiny-like", scale=0.2), tmp_path / "mine.npz")
+    code, said = invoke("train", "mine.npz", "--method", "full", "--epochs", "1", "--hidden", "4")
+    assert code == 0, said
+    assert "Full batch" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tinny-like",), "did you mean tiny-like"),
+        (("tiny-like", "--method", "gaz"), "did you mean gas?"),
+        (("tiny-like", "--model", "gcni"), "did you mean gcnii?"),
+        (("tiny-like", "--method", "gas", "--alpha", "0.4"), "(got --alpha): it has --parts, --clusters"),
+        (("tiny-like", "--model", "gcnii", "--linear-in"), "(got --linear-in): it has --hidden"),
+        (("tiny-like", "--gcnii-alpha", "0.2"), "(got --gcnii-alpha)"),
+        (("tiny-like", "--parts", "4", "--clusters", "5"), "clusters_per_batch of at most num_parts = 4 (got 5)"),
+        (("tiny-like", "--norm", "group"), "expected norm"),
+        (("tiny-like", "--epochs", "0"), "at least 1 epoch"),
+        (("nowhere/graph.npz",), "nowhere/graph.npz"),
+        (("broken.npz",), "broken.npz"),
+        (("broken.npz", "--scale", "2"), "scale for lookalikes only"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_2(
+    invoke: Invoke, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "broken.npz").write_bytes(b"PK no archive")
+    code, said = invoke("train", *arguments)
+    assert code == 2
+    assert said.startswith("error: ")
+    assert message in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_saves_and_says_how_to_continue(tmp_path: Path) -> None:
+    arguments = ["train", *SMALL, "--epochs", "100000", "--run-dir", "r", "--eval-every", "1000"]
+    process = subprocess.Popen(
+        [_script(), *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    _wait_for_epoch(tmp_path / "r" / "epochs.jsonl")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "saved in r" in said
+    again = said.split("continue with: ")[1].strip()
+    assert again == f"lmc {' '.join(arguments)} --resume"
+    done = len((tmp_path / "r" / "epochs.jsonl").read_text().splitlines())
+    end = str(done + 5)
+    finished = subprocess.run(
+        [_script(), *[end if a == "100000" else a for a in again.split()[1:]]], cwd=tmp_path, capture_output=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    epochs = [json.loads(line)["epoch"] for line in (tmp_path / "r" / "epochs.jsonl").read_text().splitlines()]
+    assert epochs == list(range(1, done + 6))
+
+
+def _script() -> str:
+    return os.path.join(os.path.dirname(sys.executable), "lmc")
+
+
+def _wait_for_epoch(path: Path, timeout: float = 60.0) -> None:
+    start = time.monotonic()
+    while not (path.exists() and path.read_text().count("\n") >= 2):
+        assert time.monotonic() - start < timeout, "the run did not begin"
+        time.sleep(0.05)

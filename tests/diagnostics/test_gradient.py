@@ -1,0 +1,86 @@
+"""Gradient errors: zero where a method is exact, ordered where it is not, and nothing is changed by looking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import lmc
+from lmc.diagnostics import GradientProbe, gradient_error
+from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, LMC4Conv, Method
+
+
+@pytest.fixture(scope="module")
+def graph() -> lmc.Graph:
+    return lmc.load("tiny-like", scale=0.5)
+
+
+def test_backward_sgd_and_full_batch_have_no_error(graph: lmc.Graph) -> None:
+    model = lmc.models.GCN(graph.num_features, 8, graph.num_classes, num_layers=3).double()
+    run = BackwardSGD(5, 2).bind(graph, model)
+    assert max(gradient_error(run, next(run.batches())).backward_sgd.values()) < 1e-12
+    full = FullBatch().bind(graph, model)
+    assert max(gradient_error(full, next(full.batches())).full_batch.values()) < 1e-12
+
+
+def test_exact_histories_leave_only_the_sampling_error(graph: lmc.Graph) -> None:
+    model = lmc.models.GCN(graph.num_features, 8, graph.num_classes, num_layers=3, dropout=0.5).double()
+    run = LMC4Conv(5, 2, alpha=0.0).bind(graph, model)
+    run.refresh()
+    error = gradient_error(run, next(run.batches()))
+    assert max(error.backward_sgd.values()) < 1e-12
+    assert min(error.full_batch.values()) > 1e-3
+    assert error.backward_sgd.keys() == dict(model.named_parameters()).keys()
+    assert error.mean == sum(error.backward_sgd.values()) / len(error.backward_sgd)
+
+
+def test_looking_changes_nothing(graph: lmc.Graph) -> None:
+    model = lmc.models.GCN(graph.num_features, 8, graph.num_classes, num_layers=3, dropout=0.5, norm="batch")
+    run = LMC4Conv(5, 2).bind(graph, model)
+    run.refresh()
+    batch = next(run.batches())
+    run.accumulate(batch)
+    grads = {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}
+    before = {k: v.clone() for k, v in run.state_dict().items()}
+    weights = {k: v.clone() for k, v in model.state_dict().items()}
+    model.eval()
+    gradient_error(run, batch)
+    assert not model.training
+    assert all(torch.equal(v, before[k]) for k, v in run.state_dict().items())
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(p.grad, grads[k]) for k, p in model.named_parameters() if p.grad is not None)
+
+
+def mean_error(graph: lmc.Graph, method: Method, epochs: int) -> float:
+    """The mean over training of the error against backward SGD, one batch an epoch after the first."""
+    model = lmc.models.GCN(graph.num_features, 64, graph.num_classes, num_layers=3)
+    run = method.bind(graph, model)
+    run.refresh()
+    probe = GradientProbe(run)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    errors = []
+    for epoch in range(epochs):
+        for step, batch in enumerate(run.batches()):
+            if epoch > 0 and step == 0:
+                errors.append(probe(batch).mean)
+            optimizer.zero_grad()
+            run.accumulate(batch)
+            optimizer.step()
+    return sum(errors) / len(errors)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "b", "c", "alpha", "score"), [("cora", 10, 2, 0.4, "x"), ("amazon_photo", 20, 2, 0.8, "x")]
+)
+def test_errors_during_training_are_ordered(
+    data_dir: Path, name: str, b: int, c: int, alpha: float, score: str
+) -> None:
+    g = lmc.load(data_dir / f"{name}.npz")
+    epochs = 12 if name == "cora" else 5
+    ours = mean_error(g, LMC4Conv(b, c, alpha=alpha, score=score), epochs)
+    gas = mean_error(g, GAS(b, c), epochs)
+    cluster = mean_error(g, ClusterGCN(b, c), epochs)
+    assert ours < gas < cluster

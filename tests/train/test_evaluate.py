@@ -1,0 +1,117 @@
+"""Evaluation in chunks is the full forward pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lmc
+from helpers import hand_graph
+from lmc.graph import Aggregation, gcn_norm
+from lmc.methods import Problem
+from lmc.methods.exact import exact_logits, exact_states
+from lmc.train.evaluate import evaluate_problem
+
+
+def models(g: lmc.Graph) -> list[lmc.models.Model]:
+    return [
+        lmc.models.GCN(g.num_features, 8, g.num_classes, num_layers=3, dropout=0.5, norm="batch"),
+        lmc.models.GCN(g.num_features, 8, g.num_classes, residual=True, linear_in=True, linear_out=True, norm="layer"),
+        lmc.models.GCNII(g.num_features, 8, g.num_classes, num_layers=3, dropout=0.5),
+    ]
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_logits_in_chunks_equal_the_full_forward_pass(which: int, size: int) -> None:
+    g = hand_graph()
+    model = models(g)[which].double()
+    problem = Problem.of(g, model, torch.device("cpu"))
+    chunks = [slice(a, min(a + size, g.num_nodes)) for a in range(0, g.num_nodes, size)]
+    store = lmc.history.Device()
+    states = dict(exact_states(problem, chunks, lambda _, w: store.table(8, w, torch.float64, problem.device)))
+    logits = torch.cat([part for _, part in exact_logits(problem, chunks, states[model.num_layers])])
+    model.eval()
+    whole = model(g.x.to(dtype=torch.float64), Aggregation.exact(gcn_norm(g.adj, torch.float64)))
+    assert torch.allclose(logits, whole, rtol=0, atol=1e-12)
+
+
+def test_accuracy_counts_each_split_by_itself() -> None:
+    g = lmc.load("tiny-like", scale=0.5)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    model.eval()
+    right = model(g.x, Aggregation.exact(gcn_norm(g.adj))).argmax(1) == g.y
+    scores = lmc.evaluate(model, g)
+    for split in ("train", "val", "test"):
+        assert scores[split] == pytest.approx(float(right[getattr(g, split)].double().mean()), abs=1e-6)
+
+
+def test_multi_label_score_is_micro_f1() -> None:
+    g = hand_graph(multi_label=True)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    model.eval()
+    predicted = model(g.x.to(dtype=torch.float32), Aggregation.exact(gcn_norm(g.adj))) > 0
+    truth = g.y[g.train].bool()
+    hits = (predicted[g.train] & truth).sum()
+    f1 = 2 * hits / (predicted[g.train].sum() + truth.sum())
+    assert lmc.evaluate(model, g)["train"] == pytest.approx(float(f1), abs=1e-6)
+
+
+def test_chunks_and_tier_do_not_change_the_scores() -> None:
+    g = lmc.load("tiny-like", scale=0.5)
+    model = lmc.models.GCN(g.num_features, 16, g.num_classes, num_layers=3, norm="layer")
+    problem = Problem.of(g, model, torch.device("cpu"))
+    whole = evaluate_problem(problem)
+    assert evaluate_problem(problem, "host", max_elements=32 * 100) == whole
+
+
+def test_evaluation_leaves_the_model_as_it_was() -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes, norm="batch", dropout=0.5)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    assert model.training
+    lmc.evaluate(model, g)
+    assert model.training
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_fit_learns_and_reports_the_best_validation_epoch(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like")
+    model = lmc.models.GCN(g.num_features, 32, g.num_classes, dropout=0.3, seed=1)
+    seen: list[lmc.EpochRecord] = []
+    method = lmc.methods.LMC4Conv(10, 2)
+    record = lmc.fit(
+        g, model, method, epochs=15, lr=0.01, device="cpu", eval_every=4, run_dir=tmp_path / "r", on_epoch=seen.append
+    )
+    assert [e.epoch for e in record.epochs if e.scores] == [4, 8, 12, 15]
+    assert record.epochs == tuple(seen)
+    vals = [e.scores["val"] for e in record.epochs if e.scores]
+    assert record.best_val == max(vals)
+    assert record.test is not None
+    assert record.test > 0.7  # an MLP on these features ends near 0.56
+    assert record.epochs[-1].loss < record.epochs[0].loss
+    best = lmc.models.GCN(g.num_features, 32, g.num_classes)
+    best.load_state_dict(load_file(tmp_path / "r" / "best.safetensors"))
+    assert lmc.evaluate(best, g)["val"] == pytest.approx(record.best_val, abs=1e-6)
+
+
+def test_loss_is_the_mean_of_the_batches_estimates() -> None:
+    g = lmc.load("tiny-like", scale=0.5)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    run = lmc.methods.GAS(4, 1).bind(g, model)
+    run.refresh()
+    estimates = [float(run.accumulate(batch).loss) for batch in run.batches()]
+    full = lmc.methods.FullBatch().bind(g, model)
+    exact = float(full.accumulate(next(full.batches())).loss)
+    assert sum(estimates) / 4 == pytest.approx(exact, rel=1e-5)
+
+
+def test_global_generators_are_not_touched() -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    before = torch.random.get_rng_state()
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes, dropout=0.5)
+    lmc.fit(g, model, lmc.methods.GAS(4, 1), epochs=1, device="cpu")
+    assert torch.equal(before, torch.random.get_rng_state())
