@@ -54,7 +54,7 @@ def test_looking_changes_nothing(graph: lmc.Graph) -> None:
 
 
 def mean_error(graph: lmc.Graph, method: Method, epochs: int) -> float:
-    """The mean over training of the error against backward SGD, one batch an epoch after the first."""
+    """The mean over training of the error against backward SGD, every fifth batch after the first epoch."""
     model = lmc.models.GCN(graph.num_features, 64, graph.num_classes, num_layers=3)
     run = method.bind(graph, model)
     run.refresh()
@@ -63,7 +63,7 @@ def mean_error(graph: lmc.Graph, method: Method, epochs: int) -> float:
     errors = []
     for epoch in range(epochs):
         for step, batch in enumerate(run.batches()):
-            if epoch > 0 and step == 0:
+            if epoch > 0 and step % 5 == 0:
                 errors.append(probe(batch).mean)
             optimizer.zero_grad()
             run.accumulate(batch)
@@ -73,14 +73,11 @@ def mean_error(graph: lmc.Graph, method: Method, epochs: int) -> float:
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "b", "c", "alpha", "score"), [("cora", 10, 2, 0.4, "x"), ("amazon_photo", 20, 2, 0.8, "x")]
+    ("name", "b", "ours"),
+    [("cora", 10, LMC4Conv(10, 2)), ("amazon_photo", 20, LMC4Conv(20, 2, alpha=1.0, score="2x-x^2"))],
 )
-def test_errors_during_training_are_ordered(
-    data_dir: Path, name: str, b: int, c: int, alpha: float, score: str
-) -> None:
+def test_errors_during_training_are_ordered(data_dir: Path, name: str, b: int, ours: LMC4Conv) -> None:
     g = lmc.load(data_dir / f"{name}.npz")
-    epochs = 12 if name == "cora" else 5
-    ours = mean_error(g, LMC4Conv(b, c, alpha=alpha, score=score), epochs)
-    gas = mean_error(g, GAS(b, c), epochs)
-    cluster = mean_error(g, ClusterGCN(b, c), epochs)
-    assert ours < gas < cluster
+    errors = [mean_error(g, method, epochs=16) for method in (ours, GAS(b, 2), ClusterGCN(b, 2))]
+    assert errors[0] < 0.8 * errors[1]
+    assert errors[1] < errors[2]

@@ -198,7 +198,8 @@ def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: M
         axes.set_ylim(min(heights) / 2, max(heights) * 1.25)
     _plain_decimals(axes)
     axes.set_xticks(range(len(layers)), layers)
-    _dress(axes, "relative gradient error, mean over training (lower is better)", "")
+    _dress(axes, "relative gradient error by layer", "")
+    axes.set_xlabel("against the exact gradient of the same batch", fontsize=10)
 
 
 def _plain_decimals(axes: Axes) -> None:
