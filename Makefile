@@ -13,12 +13,15 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/lmc compare arxiv-like --scale 0.05 --epochs 30 --run-dir runs/demo --overwrite
+	rm -rf runs/demo
+	$(BIN)/lmc compare arxiv-like --scale 0.1 --layers 3 --norm layer --parts 40 --clusters 10 \
+		--lr 0.001 --epochs 80 --eval-every 2 --run-dir runs/demo
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
 
+# threads that wait without spinning: on a busy machine a spinning pool is many times slower
 test: lint
-	$(BIN)/python -m pytest
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest

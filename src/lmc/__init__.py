@@ -1,15 +1,47 @@
 """Train graph neural networks on graphs too large for a full-batch step."""
 
-from lmc import diagnostics, errors, graph, history, methods, models, partition, results
-from lmc.data import load, save
-from lmc.graph import Graph
-from lmc.results import EpochRecord, RunRecord
-from lmc.train import evaluate, fit
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lmc import data, diagnostics, errors, graph, history, methods, models, partition, results, train
+    from lmc.data import load, save
+    from lmc.graph import Graph
+    from lmc.results import EpochRecord, RunRecord
+    from lmc.train import evaluate, fit
+
+# loaded when first asked for: importing torch takes longer than `lmc --help` should
+_HOMES = {
+    "EpochRecord": "lmc.results",
+    "Graph": "lmc.graph",
+    "RunRecord": "lmc.results",
+    "evaluate": "lmc.train",
+    "fit": "lmc.train",
+    "load": "lmc.data",
+    "save": "lmc.data",
+}
+_ROOMS = (
+    "data",
+    "diagnostics",
+    "errors",
+    "graph",
+    "history",
+    "methods",
+    "models",
+    "partition",
+    "results",
+    "train",
+)
 
 __all__ = [
     "EpochRecord",
     "Graph",
     "RunRecord",
+    "data",
     "diagnostics",
     "errors",
     "evaluate",
@@ -22,5 +54,17 @@ __all__ = [
     "partition",
     "results",
     "save",
+    "train",
 ]
-__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return importlib.import_module(f"lmc.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'lmc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

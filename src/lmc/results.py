@@ -7,7 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -36,8 +36,6 @@ class RunRecord:
     config: Mapping[str, Any]
     epochs: tuple[EpochRecord, ...]
     run_dir: str | None = None
-    errors: Mapping[str, float] = field(default_factory=dict)
-    """Relative gradient error against backward SGD by parameter, where it was measured."""
 
     @property
     def best(self) -> EpochRecord | None:

@@ -54,14 +54,13 @@ def test_unusual_runs_can_be_drawn(tmp_path: Path) -> None:
     save(compare_figure(runs, errors, "t"), tmp_path / "f.png")
 
 
-def test_a_method_keeps_its_colour_and_variants_differ_in_dashes() -> None:
+def test_a_method_keeps_its_colour_and_variants_differ() -> None:
     alone, together = _looks(["lmc"]), _looks(["gas", "lmc", "lmc:alpha=0.8:score=x^2", "mine"])
     assert alone["lmc"] == together["lmc"]
     variant = together["lmc:alpha=0.8:score=x^2"]
     assert variant.name == "LMC (alpha=0.8, score=x^2)"
-    assert variant.colour == together["lmc"].colour
     assert variant.dashes != together["lmc"].dashes
-    assert len({look.colour for look in together.values()}) == 3
+    assert len({look.colour for look in together.values()}) == 4
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "micro-F1"])

@@ -16,7 +16,6 @@ from lmc.errors import Interrupted
 from lmc.graph import Batch, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
 from lmc.models import Model
-from lmc.partition import partition
 from lmc.results import EpochRecord, ErrorRecord, append_line
 from lmc.train import Settings, train
 
@@ -53,8 +52,7 @@ def contestants(
         if isinstance(method, ClusterMethod):
             key = method.num_parts, method.partition
             if key not in cuts:
-                b = method.num_parts or method.clusters(graph, None, seed).num_parts
-                cuts[key] = partition(graph, b, method.partition, seed)
+                cuts[key] = method.parts_of(graph, seed)
             parts = cuts[key]
         run = method.bind(graph, copy.deepcopy(model), parts=parts, device=device, seed=seed)
         bound.append(Contestant(label, run, folders[label]))

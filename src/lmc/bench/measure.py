@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from statistics import median
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 
 def median_ms(epoch: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
@@ -23,25 +22,6 @@ def median_ms(epoch: Callable[[], object], device: torch.device, warmup: int, re
         _wait(device)
         times.append(1000 * (time.perf_counter() - start))
     return median(times)
-
-
-def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
-    """The peak of live allocations of ``step()`` beyond what was there before it."""
-    if device.type == "cuda":
-        _wait(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        _wait(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        step()
-    events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
-    live = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 def allocated_bytes(device: torch.device) -> int | None:

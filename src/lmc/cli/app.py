@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,14 @@ from lmc.cli.choices import (
 )
 from lmc.cli.speech import spoken_errors
 
+_ENVIRONMENT = {
+    # Threads that wait spin by default: on cores shared with other processes small steps then take ten times as long,
+    # on cores of one's own nothing is gained. Read once, when torch is first imported.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # the profiler that measures memory writes its own diary to standard error
+    "KINETO_LOG_LEVEL": "99",
+}
+
 app = typer.Typer(
     name="lmc",
     help="Train graph neural networks on graphs too large for a full-batch step.",
@@ -34,6 +43,8 @@ app.add_typer(bench_app, name="bench")
 
 def main() -> None:
     """What the ``lmc`` script runs."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     app()
 
 

@@ -20,7 +20,7 @@ STOPPED, REFUSED = 130, 2
 def console() -> Console:
     """Standard output; wide enough for the tables where nobody has a window."""
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 120))
+    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 140))
 
 
 @contextmanager

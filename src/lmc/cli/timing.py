@@ -62,13 +62,17 @@ def bench_command(data: DataChoice, choice: BenchChoice, model: ModelChoice, whe
             ("time", f"median of {setup.repeat} epochs after {setup.warmup}; training steps with Adam, no evaluation"),
         ]
         out.print(facts(about))
-        with Live(_table(timings), console=out, auto_refresh=False) as live:
+        with Live(_table(timings), console=out, transient=True, auto_refresh=False) as live:
             for timing in time_epochs(graph, methods, setup, device, pyg=choice.pyg):
                 timings.append(timing)
-                live.update(_table(timings), refresh=True)
+                if out.is_terminal:
+                    live.update(_table(timings), refresh=True)
+                else:
+                    out.print(f"{timing.method}: {timing.ms:,.2f} ms")
+    out.print(_table(timings))
     target = where.run_dir or Path("runs/bench") / f"{file_name(f'epoch-{graph.name}-{device.type}')}.json"
     _write(target, dict(about), setup, timings)
-    out.print(f"written to {target}")
+    out.print(f"written to {target}", soft_wrap=True)
 
 
 def methods_of(choice: BenchChoice) -> dict[str, Method]:

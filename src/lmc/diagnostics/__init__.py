@@ -1,6 +1,6 @@
 """Comparing with the truth: gradient error, staleness, messages kept, memory."""
 
-from lmc.diagnostics.cost import Memory, Messages, memory, messages_kept
+from lmc.diagnostics.cost import Memory, Messages, memory, messages_kept, peak_bytes
 from lmc.diagnostics.gradient import GradientError, GradientProbe, gradient_error
 from lmc.diagnostics.staleness import Staleness, staleness
 
@@ -13,5 +13,6 @@ __all__ = [
     "gradient_error",
     "memory",
     "messages_kept",
+    "peak_bytes",
     "staleness",
 ]

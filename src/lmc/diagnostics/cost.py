@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,24 +53,24 @@ def memory(run: Run, batch: Batch) -> Memory:
     problem = run.problem
     tables = [*run.H.values(), *run.V.values()]
     return Memory(
-        step=_peak(run, batch),
+        step=peak_bytes(lambda: run.gradient(batch), problem.device),
         tiers={run.method.tier.name: sum(_bytes(t.data()) for t in tables)},
         graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.X, problem.graph.y)),
         parameters=sum(_bytes(p) for p in problem.model.parameters()),
     )
 
 
-def _peak(run: Run, batch: Batch) -> int:
-    """The largest sum of live allocations during one gradient, from the profiler's allocation events."""
-    activities = [ProfilerActivity.CPU]
-    if run.problem.device.type == "cuda":
-        run.gradient(batch)
-        before = torch.cuda.memory_allocated(run.problem.device)
-        torch.cuda.reset_peak_memory_stats(run.problem.device)
-        run.gradient(batch)
-        return torch.cuda.max_memory_allocated(run.problem.device) - before
-    with profile(activities=activities, profile_memory=True) as recorded:
-        run.gradient(batch)
+def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
+    """The largest sum of live allocations while ``step()`` runs, beyond what was there before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
     events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
     live = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -106,9 +107,9 @@ class Graph:
         x: Tensor | np.ndarray | CSR,
         y: Tensor | np.ndarray,
         *,
-        train: Tensor | np.ndarray,
-        val: Tensor | np.ndarray,
-        test: Tensor | np.ndarray,
+        train: Tensor | np.ndarray | Sequence[int],
+        val: Tensor | np.ndarray | Sequence[int],
+        test: Tensor | np.ndarray | Sequence[int],
         num_classes: int | None = None,
         name: str = "graph",
         symmetrise: bool = False,

@@ -54,7 +54,10 @@ class Method:
         return (), ()
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
-        """The state of layer l as the next layer reads it; with ``keep``, histories are updated."""
+        """The state of layer l as the next layer reads it; with ``keep``, histories are updated.
+
+        Pull the halo's rows before pushing the core's: they are on their way since the step began.
+        """
         return s
 
     def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
@@ -141,10 +144,14 @@ class ClusterMethod(Method):
                 f"expected clusters_per_batch of at most num_parts = {self.num_parts} (got {self.clusters_per_batch})"
             )
 
+    def parts_of(self, graph: Graph, seed: int) -> Tensor:
+        """The assignment of nodes to parts that this method trains on, unless it is given another."""
+        b = self.num_parts or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
+        return partition(graph, b, method=self.partition, seed=seed)
+
     def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
         if parts is None:
-            b = self.num_parts or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
-            parts = partition(graph, b, method=self.partition, seed=seed)
+            parts = self.parts_of(graph, seed)
         b = int(parts.max()) + 1
         if self.num_parts is not None and self.num_parts != b:
             raise ConfigError(f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree")

@@ -40,6 +40,7 @@ class GAS(HistoryMethod):
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.H:
             return s
+        halo = run.H[l].pull(batch.halo)
         if keep:
             run.H[l].push(batch.rows, s.detach())
-        return torch.cat([s, run.H[l].pull(batch.halo)])
+        return torch.cat([s, halo])

@@ -47,7 +47,7 @@ class LMC4Conv(HistoryMethod):
             holds.
     """
 
-    alpha: float = 0.4
+    alpha: float = 0.8
     score: str = "x"
     forward: bool = True
     backward: bool = True

@@ -114,6 +114,8 @@ class Run:
     def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
         """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
         problem, method = self.problem, self.method
+        for table in (*self.H.values(), *self.V.values()):
+            table.prefetch(batch.halo)
         problem.model.train()
         p = Pass(
             num_core=batch.num_core if batch.num_halo else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -35,7 +36,8 @@ _NAMES = {
     "lmc": "LMC",
     "backward-sgd": "backward SGD",
 }
-# Variants of one method share its colour; lines differ in their dashes, bars in their hatching.
+# Variants of one method share its hue; they differ in lightness, lines also in dashes and bars in hatching.
+_SHADES = (0.0, 0.45, -0.4, 0.7)
 _DASHES: tuple[Dashes, ...] = ((0, ()), (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 _HATCHES = ("", "///", "...", "xxx")
 
@@ -67,13 +69,15 @@ def compare_figure(
     """
     looks = _looks(list(runs))
     wide = any(errors.values())
+    columns = max(1, min(len(looks), (125 if wide else 85) // (7 + max(len(k.name) for k in looks.values()))))
+    rows = -(-len(looks) // columns)
     figure = Figure(figsize=(13.0 if wide else 9.0, 6.6), dpi=140, facecolor="white")
     grid = figure.add_gridspec(
         2,
         3 if wide else 2,
         left=0.05 if wide else 0.07,
         right=0.99,
-        top=0.825,
+        top=0.86 - 0.035 * rows,
         bottom=0.085,
         hspace=0.42,
         wspace=0.2,
@@ -93,7 +97,7 @@ def compare_figure(
         ],
         loc="upper left",
         bbox_to_anchor=(left - 0.008, 0.94),
-        ncols=6 if wide else 4,
+        ncols=columns,
         frameon=False,
         fontsize=10.5,
         handlelength=2.0,
@@ -117,9 +121,16 @@ def _looks(labels: Sequence[str]) -> dict[str, Look]:
         colour = _COLOURS.get(base) or _SPARE[len(dict.fromkeys(unknown)) % len(_SPARE)]
         name = _NAMES.get(base, base) + (f" ({options.replace(':', ', ')})" if options else "")
         variant = bases.count(base) % len(_DASHES)
-        looks[label] = Look(name, colour, _DASHES[variant], _HATCHES[variant])
+        looks[label] = Look(name, _shade(colour, _SHADES[variant]), _DASHES[variant], _HATCHES[variant])
         bases.append(base)
     return looks
+
+
+def _shade(colour: str, amount: float) -> str:
+    """Towards white for positive amounts, towards black for negative ones."""
+    goal = 1.0 if amount > 0 else 0.0
+    red, green, blue = (c + abs(amount) * (goal - c) for c in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def _epoch(record: EpochRecord) -> float:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
 
 from lmc.graph import SPLITS, Graph
 from lmc.history import Store, Table, store
 from lmc.methods import Problem
 from lmc.methods.exact import chunks_of, exact_logits, exact_states
 from lmc.models import Model
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 
 def evaluate(
@@ -52,6 +54,9 @@ def evaluate_problem(problem: Problem, history: str | Store = "device", max_elem
 
 
 def _metric(graph: Graph) -> Metric:
+    # imported here: it takes longer to load than all of this library
+    from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
+
     if graph.multi_label:
         return MultilabelF1Score(graph.num_classes, average="micro", validate_args=False)
     return MulticlassAccuracy(graph.num_classes, average="micro", validate_args=False)
