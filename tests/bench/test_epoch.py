@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 import lmc
 from lmc.bench import Setup, time_epochs
-from lmc.bench.measure import median_ms, peak_bytes
+from lmc.bench.measure import median_ms
 from lmc.cli import app
+from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
 from lmc.methods import GAS, ClusterGCN, LMC4Conv, Method
 
