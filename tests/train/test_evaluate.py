@@ -98,6 +98,15 @@ def test_fit_learns_and_reports_the_best_validation_epoch(tmp_path: Path) -> Non
     assert lmc.evaluate(best, g)["val"] == pytest.approx(record.best_val, abs=1e-6)
 
 
+def test_progress_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    lmc.fit(g, model, lmc.methods.GAS(4, 1), epochs=2, device="cpu", progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "2/2" in err
+
+
 def test_loss_is_the_mean_of_the_batches_estimates() -> None:
     g = lmc.load("tiny-like", scale=0.5)
     model = lmc.models.GCN(g.num_features, 8, g.num_classes)

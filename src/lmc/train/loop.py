@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
 from lmc.train.interrupt import Stop, never, stop_on_interrupt
+from lmc.train.progress import progress_bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +70,7 @@ def fit(
     device: str | torch.device = "auto",
     checkpoint_seconds: float = 30.0,
     on_epoch: Callable[[EpochRecord], None] | None = None,
+    progress: bool = False,
 ) -> RunRecord:
     """Train ``model`` on ``graph`` by ``method`` and return the record; the model keeps the last parameters.
 
@@ -80,6 +83,7 @@ def fit(
         resume: continue the run in ``run_dir``; on a CPU it ends bit-identical to one that never stopped.
         device: "auto" takes the GPU where there is one.
         on_epoch: called with every epoch's record as it comes.
+        progress: show a bar on standard error.
 
     Ctrl-C finishes the step, saves where there is a ``run_dir``, and raises :class:`lmc.errors.Interrupted`.
     """
@@ -87,14 +91,18 @@ def fit(
     run = method.bind(graph, model, parts=parts, device=device, seed=seed)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
-    with stop_on_interrupt() as stop:
+    with stop_on_interrupt() as stop, progress_bar(epochs) if progress else nullcontext(_ignore) as show:
         for record in train(run, settings, folder, resume, stop):
             records.append(record)
-            if on_epoch is not None:
-                on_epoch(record)
+            show(record)
+            (on_epoch or _ignore)(record)
     if folder is not None:
         records = read_lines(folder / "epochs.jsonl")
     return RunRecord(config_of(run, settings), tuple(records), None if folder is None else str(folder))
+
+
+def _ignore(record: EpochRecord) -> None:
+    """For nobody who listens."""
 
 
 def train(
