@@ -42,8 +42,7 @@ def list_methods() -> None:
 
 def _histories(method: Method) -> str:
     """What a method keeps between steps, asked of it on the smallest problem."""
-    H, V = method.keeps(_smallest())
-    return {(True, True): "H and V", (True, False): "H"}.get((bool(list(H)), bool(list(V))), "none")
+    return " and ".join(name for name, layers in method.keeps(_smallest()).items() if layers) or "none"
 
 
 def _smallest() -> Problem:

@@ -51,7 +51,7 @@ class Memory:
 def memory(run: Run, batch: Batch) -> Memory:
     """Memory of a run, and the peak of one step on ``batch``; histories and gradients stay as they are."""
     problem = run.problem
-    tables = [*run.H.values(), *run.V.values()]
+    tables = [table for layers in run.tables.values() for table in layers.values()]
     return Memory(
         step=peak_bytes(lambda: run.gradient(batch), problem.device),
         tiers={run.method.tier.name: sum(_bytes(t.data()) for t in tables)},

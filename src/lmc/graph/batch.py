@@ -27,6 +27,7 @@ class Batch:
         n_id: node numbers of core and halo rows in the user's graph.
         beta: the convex combination coefficients of the halo rows, [num_halo, 1].
         fixed: this batch comes again, the same object, in every epoch.
+        slot: which of the epoch's batches this is; fixed batches keep theirs.
     """
 
     core: Tensor
@@ -40,6 +41,7 @@ class Batch:
     n_id: Tensor
     beta: Tensor | None = None
     fixed: bool = False
+    slot: int = 0
 
     @property
     def num_core(self) -> int:

@@ -120,6 +120,20 @@ class CSR:
         assert isinstance(block, CSR)
         return block
 
+    def columns(self, split: int) -> tuple[CSR, CSR]:
+        """The columns before ``split`` and those from it on; made once."""
+        key = f"columns {split}"
+        if key not in self._cache:
+            left = self.indices < split
+            a, b = self.filtered(left), self.filtered(~left)
+            self._cache[key] = (
+                CSR(a.indptr, a.indices, a.values, split),
+                CSR(b.indptr, b.indices - split, b.values, self.num_cols - split),
+            )
+        blocks = self._cache[key]
+        assert isinstance(blocks, tuple)
+        return blocks
+
     def extended(self, num_rows: int) -> CSR:
         """This matrix with empty rows below it."""
         tail = self.indptr[-1:].expand(num_rows - self.num_rows)

@@ -83,7 +83,8 @@ class Aggregation:
         padded[: back.num_rows] = q
         return padded
 
-    def __call__(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
+        """P t; ``clean``, the rows before dropout, is for operators that keep rows."""
         return _Product.apply(t, self)
 
 
@@ -97,5 +98,5 @@ class Precomputed:
     def num_inputs(self) -> int:
         return self.num_outputs
 
-    def __call__(self, t: Tensor) -> Tensor:
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return t

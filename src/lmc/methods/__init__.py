@@ -4,6 +4,7 @@ from lmc.errors import ConfigError
 from lmc.methods.backward_sgd import BackwardSGD
 from lmc.methods.base import ClusterMethod, HistoryMethod, Method
 from lmc.methods.cluster_gcn import ClusterGCN
+from lmc.methods.cmc import CMC
 from lmc.methods.full import FullBatch
 from lmc.methods.gas import GAS
 from lmc.methods.graph_fm import GraphFM
@@ -12,7 +13,7 @@ from lmc.methods.problem import Problem
 from lmc.methods.run import Run, StepStats
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv)
+    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC)
 }
 """Every method by its short name, as the command line spells it."""
 
@@ -25,6 +26,7 @@ def method_class(name: str) -> type[Method]:
 
 
 __all__ = [
+    "CMC",
     "GAS",
     "METHODS",
     "BackwardSGD",

@@ -7,24 +7,26 @@ happens to a layer's state (:meth:`Method.compensate`), and which facts it claim
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
-from lmc.history import Device, Store, store
+from lmc.history import Device, Rows, Store, store
+from lmc.methods.exact import exact_adjoints, exact_states
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run, check_device
 from lmc.models import Model, Operator
 from lmc.partition import check_parts, partition
 from lmc.sampling import Clusters
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+Kept = dict[str, dict[int, int]]
+"""Tables by name and layer, with their widths."""
 
-Layout = tuple[Tensor, tuple[Operator, ...], Tensor | None]
+Operators = tuple[Aggregation | Precomputed, ...]
+Layout = tuple[Tensor, Operators, Tensor | None]
 """Halo rows, one operator per layer, and the halo's beta."""
 
 EXACT_ON_ONE_PART = "exact on one part"
@@ -49,9 +51,29 @@ class Method:
         """The halo, the operators and beta for a batch with these core rows."""
         raise NotImplementedError
 
-    def keeps(self, problem: Problem) -> tuple[Iterable[int], Iterable[int]]:
-        """The layers whose states, and whose adjoints, are kept as histories."""
-        return (), ()
+    def keeps(self, problem: Problem) -> Kept:
+        """The tables kept between steps: {"H": {2: 64}} is one of width 64 for the states of layer 2."""
+        return {}
+
+    def fill(self, run: Run, chunks: list[Rows]) -> None:
+        """Make the tables exact at the current parameters (no dropout, evaluation mode)."""
+        if not run.H:
+            return
+        H = [t for _, t in exact_states(run.problem, chunks, lambda l, w: run.H.get(l) or run.table(w))]
+        if run.V:
+            # the tables themselves are filled: recorded steps read and write their memory
+            for table in run.V.values():
+                table.data().zero_()
+            for _ in exact_adjoints(run.problem, chunks, H, lambda l, w: run.V.get(l) or run.table(w)):
+                pass
+
+    def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
+        """Numbers beside the tables that are kept between steps."""
+        return {}
+
+    def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
+        """The aggregation of layer l in this step; with ``keep``, it may update tables."""
+        return batch.operators[l - 1]
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         """The state of layer l as the next layer reads it; with ``keep``, histories are updated.
@@ -112,7 +134,7 @@ class Method:
         """Where the histories live."""
         return Device()
 
-    def operators(self, problem: Problem, first_rows: int, P: Aggregation) -> tuple[Operator, ...]:
+    def operators(self, problem: Problem, first_rows: int, P: Aggregation) -> Operators:
         """One operator per layer: P, after the precomputed first one where there is one."""
         rest = problem.model.num_layers - 1
         return (Precomputed(first_rows) if problem.aggregated else P, *[P] * rest)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph import Aggregation, Batch
-from lmc.methods.base import HistoryMethod, Layout
+from lmc.methods.base import HistoryMethod, Kept, Layout
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 
@@ -34,8 +34,8 @@ class GAS(HistoryMethod):
         )
         return halo, self.operators(problem, core.numel(), P), None
 
-    def keeps(self, problem: Problem) -> tuple[range, tuple[()]]:
-        return range(1, problem.model.num_layers), ()
+    def keeps(self, problem: Problem) -> Kept:
+        return {"H": dict(enumerate(problem.model.widths[:-1], start=1))}
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.H:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch
-from lmc.methods.base import HistoryMethod, Layout
+from lmc.methods.base import HistoryMethod, Kept, Layout
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 
@@ -55,8 +55,8 @@ class GraphFM(HistoryMethod):
         """No: the momentum step of layer 1 reads the partial message, not the complete one."""
         return False
 
-    def keeps(self, problem: Problem) -> tuple[range, tuple[()]]:
-        return range(1, problem.model.num_layers), ()
+    def keeps(self, problem: Problem) -> Kept:
+        return {"H": dict(enumerate(problem.model.widths[:-1], start=1))}
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         c = batch.num_core

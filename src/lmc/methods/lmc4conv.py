@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch
-from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Layout
+from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.compensation import compensate
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run
@@ -104,14 +104,14 @@ class LMC4Conv(HistoryMethod):
             return problem.blocks.induced(core)
         return P if self.alpha > 0 else P.leading(core.numel())
 
-    def keeps(self, problem: Problem) -> tuple[range, range]:
+    def keeps(self, problem: Problem) -> Kept:
         """H[l] up to the last layer, where the halo's loss gradient starts; V[l] up to the one before.
 
         Where layer 1 is complete its halo rows are exact, and their adjoints reach no parameter: no history for it.
         """
-        first = 2 if problem.aggregated else 1
-        L = problem.model.num_layers
-        return range(first, L + 1), range(first, L) if self.backward else range(0)
+        L, first = problem.model.num_layers, 2 if problem.aggregated else 1
+        H = {l: width for l, width in enumerate(problem.model.widths, start=1) if l >= first}
+        return {"H": H, "V": {l: width for l, width in H.items() if l < L and self.backward}}
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.H:

@@ -13,7 +13,6 @@ from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
 from lmc.history import Table
 from lmc.methods.capture import Recorder
-from lmc.methods.exact import exact_adjoints, exact_states
 from lmc.methods.problem import Problem
 from lmc.models import Pass
 from lmc.sampling import Clusters, derive
@@ -34,7 +33,8 @@ class StepStats:
 class Run:
     """Mutable state of training: histories, fixed batches, chance. Hyper-parameters are in ``method``.
 
-    ``H[l]`` and ``V[l]`` are the tables of states and adjoints that the method keeps, by layer.
+    ``tables`` are the rows the method keeps between steps, by name and layer (``H[l]`` and ``V[l]`` for states and
+    adjoints); ``memo`` the few other numbers it keeps.
     """
 
     def __init__(self, method: Method, problem: Problem, clusters: Clusters, seed: int) -> None:
@@ -49,9 +49,19 @@ class Run:
         self._fixed: dict[tuple[int, ...], Batch] = {}
         records = problem.device.type == "cuda" and method.tier.name == "device"
         self._recorder = Recorder(problem.device, self.generator) if records else None
-        layers_h, layers_v = method.keeps(problem)
-        self.H = {l: self._table(l) for l in layers_h}
-        self.V = {l: self._table(l) for l in layers_v}
+        kept = method.keeps(problem)
+        self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
+        self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
+
+    @property
+    def H(self) -> dict[int, Table]:
+        """Histories of states, by layer."""
+        return self.tables.get("H", {})
+
+    @property
+    def V(self) -> dict[int, Table]:
+        """Histories of adjoints, by layer."""
+        return self.tables.get("V", {})
 
     @property
     def graph(self) -> Graph:
@@ -73,8 +83,8 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        for parts in self.clusters.epoch(epoch)[start:]:
-            yield self._batch(parts)
+        for slot, parts in enumerate(self.clusters.epoch(epoch)[start:], start):
+            yield self._batch(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
 
     def accumulate(self, batch: Batch) -> StepStats:
         """p.grad += this method's estimate of dL/dp, and update the histories."""
@@ -99,22 +109,13 @@ class Run:
 
     def refresh(self) -> None:
         """Fill the histories exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
-        if not self.H:
-            return
         chunks = [self.clusters.core(parts) for parts in self.clusters.epoch(0)]
-        chunks = [c if isinstance(c, slice) else c.to(self.problem.device) for c in chunks]
-        H = [t for _, t in exact_states(self.problem, chunks, lambda l, _: self.H.get(l) or self._table(l))]
-        if self.V:
-            # the tables themselves are filled: recorded steps read and write their memory
-            for table in self.V.values():
-                table.data().zero_()
-            for _ in exact_adjoints(self.problem, chunks, H, lambda l, _: self.V.get(l) or self._table(l)):
-                pass
+        self.method.fill(self, [c if isinstance(c, slice) else c.to(self.problem.device) for c in chunks])
 
     def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
         """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
         problem, method = self.problem, self.method
-        for table in (*self.H.values(), *self.V.values()):
+        for table in self._all_tables():
             table.prefetch(batch.halo)
         problem.model.train()
         p = Pass(
@@ -124,8 +125,8 @@ class Run:
             generator=self.generator,
         )
         s = h0 = problem.model.encode(self._inputs(batch), p)
-        for l, P in enumerate(batch.operators, start=1):
-            s = problem.advance(l, s, P, p, h0)
+        for l in range(1, problem.model.num_layers + 1):
+            s = problem.advance(l, s, method.operator(self, batch, l, keep), p, h0)
             s = method.compensate(self, batch, l, s, keep)
         assert isinstance(s, Tensor)
         logits = problem.finish(s, p)
@@ -141,16 +142,19 @@ class Run:
             return self.problem.inputs(batch.rows)
         return self.problem.inputs(batch.ext)
 
-    def _batch(self, parts: tuple[int, ...]) -> Batch:
+    def _all_tables(self) -> list[Table]:
+        return [table for layers in self.tables.values() for table in layers.values()]
+
+    def _batch(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:
             return self._fixed[parts]
         fixed = not self.clusters.redraw and self.method.caches_batches
-        batch = self.make_batch(self.clusters.core(parts), float(self.num_batches), fixed)
+        batch = self.make_batch(self.clusters.core(parts), float(self.num_batches), fixed, slot)
         if fixed:
             self._fixed[parts] = batch
         return batch
 
-    def make_batch(self, rows: slice | Tensor, weight: float, fixed: bool = False) -> Batch:
+    def make_batch(self, rows: slice | Tensor, weight: float, fixed: bool = False, slot: int = 0) -> Batch:
         """The batch whose core is ``rows`` (run order), built on the training device."""
         problem = self.problem
         device = problem.device
@@ -171,22 +175,24 @@ class Run:
             n_id=self._order[ext],
             beta=beta,
             fixed=fixed,
+            slot=slot,
         )
         if isinstance(problem.X, CSR):
             # a sparse slice is small, and its transpose is worth keeping with it
             object.__setattr__(batch, "x", self._inputs(batch))
         return batch
 
-    def _table(self, l: int) -> Table:
+    def table(self, width: int) -> Table:
+        """A table of zeros on the method's tier, one row a node."""
         problem = self.problem
-        width = problem.model.widths[l - 1]
         return self.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a later run needs to go on as if this one had not stopped."""
-        state = {f"H.{l}": t.data() for l, t in self.H.items()}
-        state |= {f"V.{l}": t.data() for l, t in self.V.items()}
-        return state | {
+        tables = {f"{name}.{l}": t.data() for name, layers in self.tables.items() for l, t in layers.items()}
+        return {
+            **tables,
+            **{f"memo.{name}": value for name, value in self.memo.items()},
             "generator": self.generator.get_state(),
             "order": self.clusters.order,
             "offsets": torch.tensor(self.clusters.offsets),
@@ -203,8 +209,10 @@ class Run:
             raise CheckpointError(
                 "expected the partition the state was made with (got another one): bind with the same parts and seed"
             )
-        for name, tables in (("H", self.H), ("V", self.V)):
-            for l, table in tables.items():
+        for name, value in self.memo.items():
+            value.copy_(state[f"memo.{name}"])
+        for name, layers in self.tables.items():
+            for l, table in layers.items():
                 kept, mine = state[f"{name}.{l}"], table.data()
                 if kept.shape != mine.shape:
                     raise CheckpointError(

@@ -42,8 +42,11 @@ class Layer(nn.Module, ABC):
     activation: Activation | None
     out_width: int
     dropout: float
+    in_width: int
     affine: bool = True
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
+    linear: bool = True
+    """Whether the aggregation is a fixed linear map of the messages, P t (attention is not)."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
@@ -89,6 +92,11 @@ class Model(nn.Module, ABC):
     def affine(self) -> bool:
         """Whether every layer is affine in its aggregate."""
         return all(self.layer(l).affine for l in range(1, self.num_layers + 1))
+
+    @property
+    def linear(self) -> bool:
+        """Whether every layer's aggregation is linear."""
+        return all(self.layer(l).linear for l in range(1, self.num_layers + 1))
 
     @property
     def constant_input(self) -> bool:

@@ -18,12 +18,12 @@ class GCNLayer(Layer):
         super().__init__()
         self.lin = Linear(in_width, out_width)
         self.activation = activation
-        self.out_width = out_width
+        self.in_width, self.out_width = in_width, out_width
         self.dropout = dropout
         self.residual = residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        s = self.lin.aggregate(P, self.drop(h, p), p)
+        s = self.lin.aggregate(P, self.drop(h, p), p, clean=h)
         if not self.residual:
             return s
         assert isinstance(h, Tensor)

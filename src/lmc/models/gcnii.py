@@ -33,7 +33,7 @@ class GCNIILayer(Layer):
         self.lin = Linear(width, width, bias=False)
         self.lin0 = None if shared_weights else Linear(width, width, bias=False)
         self.activation = activation
-        self.out_width = width
+        self.in_width = self.out_width = width
         self.alpha, self.beta, self.dropout, self.residual = alpha, beta, dropout, residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
@@ -42,7 +42,7 @@ class GCNIILayer(Layer):
         assert isinstance(h0, Tensor)
         assert isinstance(t, Tensor)
         initial = h0[: P.num_outputs]
-        m = P(t)
+        m = P(t, h)
         z = m.lerp(initial, self.alpha)
         if self.lin0 is None:
             s = z.lerp(self.lin(z, p), self.beta)

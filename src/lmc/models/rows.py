@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,17 @@ from torch import Tensor, nn
 
 from lmc.graph import CSR, Aggregation, Precomputed, spmm
 
-Operator = Aggregation | Precomputed
+
+class Operator(Protocol):
+    """What a layer aggregates with: P(t) for the rows it gives out, from those it takes in, core rows first."""
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    @property
+    def num_inputs(self) -> int: ...
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -150,14 +160,19 @@ class Linear(nn.Module):
     def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
         return _Linear.apply(t, self.weight, self.bias, p.core_of(t.shape[0]))
 
-    def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass) -> Tensor:
-        """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more."""
+    def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass, clean: Tensor | CSR | None = None) -> Tensor:
+        """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more.
+
+        ``clean`` are the rows before dropout, for operators that keep rows.
+        """
         narrow = self.weight.shape[0] < self.weight.shape[1]
         if isinstance(P, Precomputed):
             return self(t, p)
-        if narrow or isinstance(t, CSR):
+        if isinstance(P, Aggregation) and (narrow or isinstance(t, CSR)):
             return _NarrowLinear.apply(t, self.weight, self.bias, P, p.core_of(P.num_outputs))
-        return self(P(t), p)
+        assert isinstance(t, Tensor)
+        assert not isinstance(clean, CSR)
+        return self(P(t, clean), p)
 
 
 class LayerNorm(nn.Module):
