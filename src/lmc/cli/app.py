@@ -101,6 +101,7 @@ def train(
     cut: o.Cut = None,
     first_layer: o.FirstLayer = None,
     momentum: o.Momentum = None,
+    adjoints: o.Adjoints = None,
     no_forward: o.NoForward = False,
     no_backward: o.NoBackward = False,
     data_dir: o.DataDir = None,
@@ -125,6 +126,7 @@ def train(
             cut=cut,
             first_layer=first_layer,
             momentum=momentum,
+            adjoints=adjoints,
             forward=False if no_forward else None,
             backward=False if no_backward else None,
         )
@@ -199,6 +201,7 @@ def compare(
     cut: o.Cut = None,
     first_layer: o.FirstLayer = None,
     momentum: o.Momentum = None,
+    adjoints: o.Adjoints = None,
     data_dir: o.DataDir = None,
     scale: o.Scale = None,
     symmetrise: o.Symmetrise = False,
@@ -221,6 +224,7 @@ def compare(
             cut=cut,
             first_layer=first_layer,
             momentum=momentum,
+            adjoints=adjoints,
         )
         compare_command(
             DataChoice(dataset, data_dir, scale, symmetrise),

@@ -72,6 +72,7 @@ class MethodOptions:
     cut: str | None = None
     first_layer: str | None = None
     momentum: float | None = None
+    adjoints: bool | None = None
     forward: bool | None = None
     backward: bool | None = None
 
@@ -144,6 +145,7 @@ _PARSERS = {
     "cut": _WORD,
     "first_layer": _WORD,
     "momentum": _NUMBER,
+    "adjoints": _TRUTH,
     "forward": _TRUTH,
     "backward": _TRUTH,
 }

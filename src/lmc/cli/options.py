@@ -101,6 +101,12 @@ Cut = Annotated[
 FirstLayer = Annotated[
     str | None, typer.Option("--first-layer", help="lmc: complete or pruned.", rich_help_panel=_METHOD)
 ]
+Adjoints = Annotated[
+    bool | None,
+    typer.Option(
+        "--adjoints", help="cmc: keep the tables of adjoints too.", show_default=False, rich_help_panel=_METHOD
+    ),
+]
 Momentum = Annotated[
     float | None, typer.Option("--momentum", help="fm: weight of the new message.", rich_help_panel=_METHOD)
 ]

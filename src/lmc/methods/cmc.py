@@ -1,8 +1,8 @@
 """CMC, complete message compensation: the library's own step beyond LMC.
 
-LMC mends a halo row by mixing a stale value with an incomplete one. CMC stores, beside the rows, their AGGREGATES, so that a
-halo row gets its complete message: fresh from every neighbour in ext, historical from all others, without touching the
-2-hop ring. There is no beta.
+LMC mends a halo row by mixing a stale value with an incomplete one. CMC stores, beside the rows, their AGGREGATES, so
+that a halo row gets its complete message: fresh from every neighbour in ext, historical from all others, without
+touching the 2-hop ring. There is no beta.
 
 A ledger is a pair of tables, rows T and sums M, with the invariant M = P T at all times. One reading of it, on ext:
 
@@ -11,8 +11,8 @@ A ledger is a pair of tables, rows T and sums M, with the invariant M = P T at a
     m = M[ext] + A + B                            complete for every row of ext
     push: T[core] = t_core;  M[ext] += A          halo rows of M too: that is what keeps the invariant
 
-The forward pass reads a ledger of messages. The backward pass is P^T of the adjoints: the same reading of a second ledger
-(V, U) with ``adjoints=True``; by default P^T on ext alone.
+The forward pass reads a ledger of messages. The backward pass is P^T of the adjoints: the same reading of a second
+ledger (V, U) with ``adjoints=True``; by default P^T on ext alone.
 """
 
 from __future__ import annotations
@@ -148,11 +148,11 @@ class _ScaleHaloAdjoint(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class CMC(HistoryMethod):
-    """Complete messages for core and halo rows alike, forward; backward, adjoints as far as the tables are to be trusted.
+    """Complete messages for core and halo rows alike, forward; backward, adjoints as far as the tables can be trusted.
 
-    Every step sees, on the core rows, both the stored and the fresh value of T, so how well the tables predict is known for
-    free: R2 = 1 - |fresh - stored|^2 / |fresh|^2 per layer. The adjoints of halo rows, which are computed at states that
-    the tables predicted, are multiplied by tau = R2^2. There is no knob.
+    Every step sees, on the core rows, both the stored and the fresh value of T, so how well the tables predict is known
+    for free: R2 = 1 - |fresh - stored|^2 / |fresh|^2 per layer. The adjoints of halo rows, which are computed at states
+    that the tables predicted, are multiplied by tau = R2^2. There is no knob.
 
     Args:
         adjoints: keep V and U too, and add the adjoints from outside ext with gamma = R2_V^8: exact at fixed
@@ -169,11 +169,6 @@ class CMC(HistoryMethod):
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
-        if not problem.model.linear:
-            raise ConfigError(
-                f"expected a model with a linear aggregation (got {type(problem.model).__name__}, whose aggregation "
-                "depends on the rows): CMC stores sums of messages; use LMC4Conv"
-            )
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
         P = Aggregation.exact(problem.blocks.induced(ext))
@@ -181,6 +176,11 @@ class CMC(HistoryMethod):
 
     def keeps(self, problem: Problem) -> Kept:
         """T and M (V and U) for every aggregation that is neither constant nor one of features."""
+        if not problem.model.linear:
+            raise ConfigError(
+                f"expected a model with a linear aggregation (got {type(problem.model).__name__}, whose aggregation "
+                "depends on the rows): CMC stores sums of messages; use LMC4Conv"
+            )
         first = 1 if problem.model.lin_in is not None else 2
         widths = [problem.model.layer(1).in_width, *problem.model.widths[:-1]]
         layers = {l: width for l, width in enumerate(widths, start=1) if l >= first}

@@ -1,0 +1,164 @@
+"""CMC: the ledgers balance after every step, and what is missing is missing where it is said to be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, worst_error
+
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.methods import CMC, Run
+from lmc.models import GCN, GCNII, Model
+
+MODELS = ["gcn", "gcn-layer-norm", "gcn-residual-in-out", "gcnii", "gcnii-two-weights"]
+
+
+def build(name: str, g: Graph, depth: int = 3, dropout: float = 0.0) -> Model:
+    if name == "gcn":
+        model: Model = GCN(g.num_features, 6, g.num_classes, num_layers=depth, dropout=dropout)
+    elif name == "gcn-layer-norm":
+        model = GCN(g.num_features, 6, g.num_classes, num_layers=depth, norm="layer", dropout=dropout)
+    elif name == "gcn-batch-norm":
+        model = GCN(g.num_features, 6, g.num_classes, num_layers=depth, norm="batch", dropout=dropout)
+    elif name == "gcn-residual-in-out":
+        model = GCN(
+            g.num_features, 6, g.num_classes, depth, dropout, "layer", residual=True, linear_in=True, linear_out=True
+        )
+    else:
+        shared = name == "gcnii"
+        model = GCNII(g.num_features, 6, g.num_classes, depth, dropout, shared_weights=shared)
+    return model.double()
+
+
+def imbalance(run: Run) -> float:
+    """The largest entry of M - P T and of U - P^T V over all layers."""
+    P = run.problem.P.to_dense()
+    pairs = [("T", "M"), ("V", "U")]
+    return max(
+        float((run.tables[sums][l].data() - P @ run.tables[rows][l].data()).abs().max())
+        for rows, sums in pairs
+        if rows in run.tables
+        for l in run.tables[rows]
+    )
+
+
+@pytest.mark.parametrize("redraw", [False, True])
+@pytest.mark.parametrize("history", ["device", "host"])
+@pytest.mark.parametrize("name", [*MODELS, "gcn-batch-norm"])
+def test_ledgers_balance_after_every_step(name: str, history: str, redraw: bool) -> None:
+    g = random_graph()
+    model = build(name, g, dropout=0.5)
+    method = CMC(clusters_per_batch=2, adjoints=True, history=history, redraw=redraw)
+    run = method.bind(g, model, parts=parts_of(g))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    steps = 0
+    for _ in range(4):  # from empty tables, through steps that move every parameter
+        for batch in run.batches():
+            optimizer.zero_grad()
+            run.accumulate(batch)
+            optimizer.step()
+            steps += 1
+            assert imbalance(run) < 1e-12 * steps
+
+
+@pytest.mark.parametrize("per_batch", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_exact_with_adjoints_after_refresh_and_after_sweeps(name: str, per_batch: int) -> None:
+    g = random_graph()
+    model = build(name, g)
+    full = full_gradient(g, model)
+    run = CMC(clusters_per_batch=per_batch, adjoints=True).bind(g, model, parts=parts_of(g))
+    run.refresh()
+    assert imbalance(run) < 1e-12
+    assert worst_error(sweep(run), full) < 1e-10
+    empty = CMC(clusters_per_batch=per_batch, adjoints=True).bind(g, model, parts=parts_of(g))
+    assert worst_error(sweep(empty), full) > 1e-3
+    for _ in range(2 * model.num_layers):
+        for batch in empty.batches():
+            empty.accumulate(batch)
+    assert worst_error(sweep(empty), full) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["gcn", "gcn-layer-norm"])
+def test_default_is_exact_with_two_layers(name: str) -> None:
+    g = random_graph()
+    model = build(name, g, depth=2)
+    run = CMC(clusters_per_batch=1).bind(g, model, parts=parts_of(g))
+    run.refresh()
+    assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+
+
+@pytest.mark.parametrize("depth", [3, 4])
+def test_bias_of_the_default_sits_below_the_last_two_layers(depth: int) -> None:
+    g = random_graph()
+    model = build("gcn", g, depth=depth)
+    run = CMC(clusters_per_batch=1).bind(g, model, parts=parts_of(g))
+    run.refresh()
+    got, want = sweep(run), full_gradient(g, model)
+    for name, exact in want.items():
+        layer = int(name.split(".")[1]) + 1
+        error = float((got[name] - exact).norm() / exact.norm())
+        assert error > 1e-3 if layer <= depth - 2 else error < 1e-10
+
+
+def test_one_part_is_the_full_gradient() -> None:
+    g = random_graph()
+    for name in MODELS:
+        model = build(name, g)
+        run = CMC().bind(g, model, parts=torch.zeros(g.num_nodes, dtype=torch.int64))
+        assert worst_error(sweep(run), full_gradient(g, model)) < 1e-12
+
+
+def test_pushed_rows_are_those_before_dropout() -> None:
+    g = random_graph()
+    model = build("gcn", g, depth=2, dropout=0.5)  # layer 1 is complete and drops nothing: its rows are exact
+    run = CMC(clusters_per_batch=1).bind(g, model, parts=parts_of(g))
+    for batch in run.batches():
+        run.accumulate(batch)
+    stored = run.tables["T"][2].data().clone()
+    run.refresh()
+    assert torch.allclose(stored, run.tables["T"][2].data(), rtol=0, atol=1e-12)
+
+
+def test_trust_falls_with_the_error_of_the_tables_and_scales_halo_adjoints() -> None:
+    g = random_graph()
+    model = build("gcn", g)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
+    run.refresh()
+    assert torch.equal(run.memo["R2.T"], torch.ones_like(run.memo["R2.T"]))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, dtype=p.dtype, generator=chance()))
+    for batch in run.batches():
+        run.accumulate(batch)
+    R2 = run.memo["R2.T"][2:]
+    assert float(R2.max()) < 1
+    # without any trust in the tables halo rows send nothing back: only core adjoints reach layer 1
+    run.memo["R2.T"].zero_()
+    batch = next(run.batches(0))
+    distrusting = run.gradient(batch)
+    run.memo["R2.T"].fill_(1)
+    trusting = run.gradient(batch)
+    assert not torch.allclose(distrusting["layers.0.lin.weight"], trusting["layers.0.lin.weight"])
+    assert torch.equal(distrusting["layers.2.lin.weight"], trusting["layers.2.lin.weight"])
+
+
+def test_state_holds_the_trust() -> None:
+    g = random_graph()
+    model = build("gcn", g)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
+    for batch in run.batches():
+        run.accumulate(batch)
+    twin = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
+    twin.load_state_dict(run.state_dict())
+    assert torch.equal(twin.memo["R2.T"], run.memo["R2.T"])
+    assert imbalance(twin) < 1e-12
+
+
+def test_an_aggregation_that_is_not_linear_is_refused() -> None:
+    g = random_graph()
+    model = make("gcn", g)
+    model.layers[0].linear = False
+    with pytest.raises(ConfigError, match="LMC4Conv"):
+        CMC().bind(g, model, parts=parts_of(g))
