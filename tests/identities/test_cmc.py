@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, worst_error
 
+from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, worst_error
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import CMC, Run
