@@ -57,13 +57,13 @@ def test_options_reach_model_and_method(invoke: Invoke, tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 0, said
     config = json.loads((tmp_path / "r" / "config.json").read_text())
-    assert config["model"] == "GCNII"
+    assert (config["model"]["name"], config["model"]["layers.0.alpha"]) == ("GCNII", 0.2)
     wanted = {
         "alpha": 0.7, "score": "sin", "cut": "after", "first_layer": "pruned", "forward": False, "backward": True,
         "redraw": True, "partition": "random", "history": "host", "num_parts": 3, "clusters_per_batch": 1,
     }  # fmt: skip
     assert {k: config["method"][k] for k in wanted} == wanted
-    assert (config["clip"], config["weight_decay"], config["dropout"]) == (1.0, 0.001, 0.1)
+    assert (config["clip"], config["weight_decay"], config["model"]["dropout"]) == (1.0, 0.001, 0.1)
 
 
 def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm as pyg_gcn_norm
 
 from helpers import EDGES, GRAPHS, both_directions
 from lmc.graph import Extractor, gcn_norm, renormalise
-from lmc.graph.normalise import degrees_without_loops, with_self_loops
+from lmc.graph.normalise import with_self_loops
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -46,8 +46,3 @@ def test_renormalised_block_is_the_normalisation_of_the_subgraph() -> None:
     D = A.sum(1).rsqrt().diag()
     block = renormalise(Extractor(gcn_norm(g.adj, torch.float64)).induced(nodes))
     torch.testing.assert_close(block.to_dense(), D @ A @ D, rtol=0, atol=1e-15)
-
-
-def test_degrees_without_loops_are_the_graphs_degrees() -> None:
-    g = GRAPHS["random"]()
-    assert torch.equal(degrees_without_loops(gcn_norm(g.adj)), g.adj.degrees())

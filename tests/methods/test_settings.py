@@ -23,6 +23,8 @@ BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (GraphFM, {"momentum": 1.5}, r"momentum in \[0, 1\] \(got 1.5\)"),
     (GraphFM, {"momentum": -1.0}, r"momentum in \[0, 1\]"),
     (GAS, {"history": "tape"}, "history tier"),
+    (GAS, {"num_parts": 2.5}, r"num_parts to be a whole number \(got 2.5\)"),
+    (GAS, {"partition": "metsi"}, r"partition in .*metis.* \(got 'metsi'\)"),
     (GAS, {"num_parts": 0}, r"num_parts of at least 1 \(got 0\)"),
     (BackwardSGD, {"clusters_per_batch": -2}, r"clusters_per_batch of at least 1 \(got -2\)"),
     (ClusterGCN, {"num_parts": 4, "clusters_per_batch": 5}, r"clusters_per_batch of at most num_parts = 4 \(got 5\)"),

@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 
 import lmc
 from helpers import hand_graph
+from lmc.errors import ConfigError
 from lmc.graph import Aggregation, gcn_norm
 from lmc.methods import Problem
-from lmc.methods.exact import exact_logits, exact_states
+from lmc.methods.exact import chunks_of, exact_logits, exact_states
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -124,3 +125,46 @@ def test_global_generators_are_not_touched() -> None:
     model = lmc.models.GCN(g.num_features, 8, g.num_classes, dropout=0.5)
     lmc.fit(g, model, lmc.methods.GAS(4, 1), epochs=1, device="cpu")
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("size", [2, 2**28])
+def test_micro_f1_of_logits_between_zero_and_one(size: int) -> None:
+    g = hand_graph(multi_label=True)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes, num_layers=1).double()
+    with torch.no_grad():  # every logit in (0, 0.5): every label is predicted
+        model.layers[0].lin.weight.mul_(1e-3)
+        model.layers[0].lin.bias.fill_(0.3)
+    scores = lmc.evaluate(model, g, max_elements=size)
+    for split, score in scores.items():
+        truth = g.y[getattr(g, split)]
+        assert score == pytest.approx(float(2 * truth.sum() / (truth.sum() + truth.numel())), abs=1e-6)
+
+
+def test_what_a_chunk_reads_does_not_grow_with_the_graph() -> None:
+    def rows_read(scale: float) -> int:
+        g = lmc.load("tiny-like", scale=scale)
+        problem = Problem.of(g, lmc.models.GCN(g.num_features, 32, g.num_classes), torch.device("cpu"))
+        chunks = chunks_of(problem, max_elements=32 * 400)
+        assert [c.start for c in chunks[1:]] == [c.stop for c in chunks[:-1]]
+        assert (chunks[0].start, chunks[-1].stop) == (0, g.num_nodes)
+        rows = [torch.arange(c.start, c.stop) for c in chunks]
+        return max(r.numel() + problem.blocks.halo(r).numel() for r in rows)
+
+    assert rows_read(1.0) <= 400
+    assert rows_read(4.0) <= 400
+
+
+def test_evaluate_refuses_a_model_of_another_width() -> None:
+    g = hand_graph()
+    with pytest.raises(ConfigError, match="outputs"):
+        lmc.evaluate(lmc.models.GCN(g.num_features, 8, g.num_classes + 1), g)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clip": -1.0}, {"weight_decay": -1.0}, {"lr": float("nan")}, {"epochs": 1.5}, {"device": "gpu"}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    g = hand_graph()
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes).double()
+    with pytest.raises(ConfigError, match="expected"):
+        lmc.fit(g, model, lmc.methods.FullBatch(), **{"epochs": 1, **wrong})  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -144,3 +146,58 @@ def test_resume_needs_a_folder() -> None:
     model = lmc.models.GCN(g.num_features, 8, g.num_classes)
     with pytest.raises(ConfigError, match="run_dir"):
         lmc.fit(g, model, GAS(4, 1), epochs=1, resume=True, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"alpha": 0.9},
+        {"theta": 2.0},
+        {"residual": True},
+        {"input_dropout": 0.2},
+        {"dropout": 0.4},
+    ],
+)
+def test_resuming_another_model_is_refused(other: dict[str, object], tmp_path: Path) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    first = lmc.models.GCNII(g.num_features, 8, g.num_classes, num_layers=2)
+    lmc.fit(g, first, GAS(4, 1), epochs=1, run_dir=tmp_path / "r", device="cpu")
+    second = lmc.models.GCNII(g.num_features, 8, g.num_classes, num_layers=2, **other)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="model"):
+        lmc.fit(g, second, GAS(4, 1), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
+
+
+def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    lmc.fit(g, model, GAS(4, 1), epochs=1, run_dir=tmp_path / "r", device="cpu")
+    shifted = dataclasses.replace(g, x=g.x + 1)
+    with pytest.raises(CheckpointError, match="data"):
+        lmc.fit(shifted, model, GAS(4, 1), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
+
+
+def test_a_run_killed_before_its_first_epoch_keeps_its_initial_parameters(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+
+    def explode(_: lmc.EpochRecord) -> None:
+        raise RuntimeError("killed")
+
+    def fit(seed: int, folder: str, resume: bool = False, on_epoch: object = None) -> None:
+        model = lmc.models.GCN(g.num_features, 8, g.num_classes, seed=seed)
+        lmc.fit(
+            g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / folder, resume=resume, device="cpu", on_epoch=on_epoch
+        )
+
+    with pytest.raises(RuntimeError, match="killed"):
+        fit(1, "a", on_epoch=explode)
+    fit(2, "a", resume=True)  # another initialisation is overwritten by the one that was saved
+    fit(1, "b")
+    assert all(torch.equal(v, state(tmp_path / "b")[k]) for k, v in state(tmp_path / "a").items())
+
+
+def test_numbers_of_numpy_are_settings_too(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    method = GAS(np.int64(4), np.int64(1))
+    record = lmc.fit(g, model, method, epochs=1, seed=np.int64(1), run_dir=tmp_path / "r", device="cpu")
+    assert record.loss is not None

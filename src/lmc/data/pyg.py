@@ -80,7 +80,8 @@ def _mask(data: Any, split: str) -> Tensor:
             f"torch_geometric.transforms.RandomNodeSplit; for graphs that belong to one split as a whole "
             f"use lmc.data.from_splits(train, val, test)"
         )
-    return mask[:, 0] if mask.dim() == 2 else mask
+    mask = mask[:, 0] if mask.dim() == 2 else mask
+    return mask.bool() if mask.dtype == torch.uint8 else mask  # as older versions of torch wrote masks
 
 
 def _features(x: Any) -> Tensor | CSR:
@@ -94,4 +95,8 @@ def as_csr(x: Tensor) -> CSR:
     """A dense or sparse matrix as our sparse rows; only a sparse one saves memory."""
     entries = x.to_sparse_coo().coalesce()  # by rows, and without the warning of torch's own CSR
     rows, cols = entries.indices()
-    return from_rows(rows, cols, entries.values().float(), (x.shape[0], x.shape[1]))
+    return from_rows(rows, cols, _floating(entries.values()), (x.shape[0], x.shape[1]))
+
+
+def _floating(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.float()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lmc.history import Device, Table
+from lmc.history import Table
 from lmc.methods import Run
 from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
 
@@ -25,7 +25,7 @@ def staleness(run: Run) -> Staleness:
     chunks = chunks_of(problem)
 
     def make(_: int, width: int) -> Table:
-        return Device().table(problem.graph.num_nodes, width, problem.dtype, problem.device)
+        return run.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
 
     exact_h = dict(exact_states(problem, chunks, make))
     H = {l: _distance(table.data(), exact_h[l].data()) for l, table in run.H.items()}

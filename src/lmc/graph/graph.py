@@ -75,6 +75,15 @@ class Graph:
             digest.update(part.cpu().numpy().tobytes())
         return digest.hexdigest()[:16]
 
+    @cached_property
+    def checksum(self) -> str:
+        """A hash of all the graph holds: structure, features, targets and splits."""
+        digest = hashlib.sha256(self.fingerprint.encode())
+        features = (self.x.indptr, self.x.indices, self.x.data) if isinstance(self.x, CSR) else (self.x,)
+        for part in (*features, self.y, self.train, self.val, self.test):
+            digest.update(part.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
     def to(self, device: torch.device | str) -> Graph:
         """This graph with every array on ``device``."""
         arrays = {k: getattr(self, k).to(device) for k in ("adj", "x", "y", *SPLITS)}
@@ -114,7 +123,8 @@ class Graph:
         name: str = "graph",
         symmetrise: bool = False,
     ) -> Graph:
-        """Check the arrays and build the graph; nothing that is passed in is changed.
+        """Check the arrays and build the graph; nothing that is passed in is changed, or copied where it need not be:
+        write into ``x`` or ``y`` afterwards, and the graph has changed too.
 
         Args:
             edge_index: [2, E], both directions of every edge listed once, no self-loops.
@@ -137,13 +147,17 @@ class Graph:
 
 
 def _checked_features(x: Tensor | np.ndarray | CSR, n: int) -> Tensor | CSR:
-    if not isinstance(x, CSR):
+    if isinstance(x, CSR):
+        _check_csr(x)
+    else:
         x = torch.as_tensor(x)
     if len(x.shape) != 2 or x.shape[0] != n:
         raise GraphError(f"expected one feature row a node, [{n}, d] (got x of shape {list(x.shape)})")
     if x.shape[1] == 0:
         raise GraphError("expected at least one feature column (got x with none)")
     values = x.data if isinstance(x, CSR) else x
+    if values.is_complex():
+        raise GraphError("expected real features (got complex ones): pass their parts as two columns")
     if values.is_floating_point():
         finite = values.isfinite()
         if not bool(finite.all()):
@@ -155,6 +169,19 @@ def _checked_features(x: Tensor | np.ndarray | CSR, n: int) -> Tensor | CSR:
             )
         return x
     return x.to(dtype=torch.float32)
+
+
+def _check_csr(x: CSR) -> None:
+    """Row pointers and columns of sparse features; the products do not check them."""
+    entries, steps = x.indices.numel(), x.indptr.diff()
+    if x.data.shape != x.indices.shape:
+        raise GraphError(f"expected one value for each of {entries} sparse entries (got {list(x.data.shape)})")
+    if int(x.indptr[0]) != 0 or int(x.indptr[-1]) != entries or bool((steps < 0).any()):
+        raise GraphError(f"expected row pointers that rise from 0 to {entries} in sparse features (got others)")
+    if entries and not (int(x.indices.min()) >= 0 and int(x.indices.max()) < x.num_cols):
+        raise GraphError(
+            f"expected feature columns in [0, {x.num_cols}) (got {int(x.indices.min())} to {int(x.indices.max())})"
+        )
 
 
 def _checked_targets(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
@@ -191,6 +218,8 @@ def _checked_mask(split: str, chosen: Tensor, n: int) -> Tensor:
         if chosen.numel() != n:
             raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()})")
         mask = chosen
+    elif chosen.is_floating_point():
+        raise GraphError(f"expected {split} as a boolean mask or whole node numbers (got {chosen.dtype})")
     else:
         outside = (chosen < 0) | (chosen >= n)
         if bool(outside.any()):

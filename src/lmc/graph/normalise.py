@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from lmc.graph.csr import CSR, from_rows
 
@@ -29,8 +28,3 @@ def renormalise(block: CSR) -> CSR:
     scale = block.degrees().to(block.dtype).clamp(min=1).rsqrt()
     values = scale[block.row_index()] * scale[block.indices]
     return CSR(block.indptr, block.indices, values, block.num_cols, symmetric=block.symmetric)
-
-
-def degrees_without_loops(P: CSR) -> Tensor:
-    """Neighbours of each node other than itself, for a matrix that has every self-loop."""
-    return P.degrees() - 1

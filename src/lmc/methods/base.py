@@ -19,6 +19,7 @@ from lmc.methods.exact import exact_adjoints, exact_states
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run, check_device
 from lmc.models import Model, Operator
+from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import check_parts, partition
 from lmc.sampling import Clusters
 
@@ -102,17 +103,10 @@ class Method:
             device: where to train; "auto" for the GPU where there is one.
             seed: of batches and dropout masks.
         """
-        for what, wanted, got, source in (
-            ("inputs", graph.num_features, model.in_width, "g.num_features"),
-            ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
-        ):
-            if wanted != got:
-                raise ConfigError(
-                    f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): "
-                    f"build it with {source}"
-                )
+        check_widths(graph, model)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
+        seed = int(seed)
         clusters = self.clusters(graph, parts, seed)
         problem = Problem.of(
             graph.permute(clusters.order), model, check_device(device), self.aggregates_once, self.state_cut
@@ -161,6 +155,10 @@ class ClusterMethod(Method):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"expected {field} of at least 1 (got {value})")
+            if value is not None and value != int(value):
+                raise ConfigError(f"expected {field} to be a whole number (got {value})")
+        if self.partition not in PARTITIONS:
+            raise ConfigError(f"expected partition in {list(PARTITIONS)} (got {self.partition!r})")
         if self.num_parts and self.clusters_per_batch and self.clusters_per_batch > self.num_parts:
             raise ConfigError(
                 f"expected clusters_per_batch of at most num_parts = {self.num_parts} (got {self.clusters_per_batch})"
@@ -168,7 +166,7 @@ class ClusterMethod(Method):
 
     def parts_of(self, graph: Graph, seed: int) -> Tensor:
         """The assignment of nodes to parts that this method trains on, unless it is given another."""
-        b = self.num_parts or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
+        b = int(self.num_parts or 0) or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
         return partition(graph, b, method=self.partition, seed=seed)
 
     def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
@@ -177,7 +175,7 @@ class ClusterMethod(Method):
         b = int(parts.max()) + 1
         if self.num_parts is not None and self.num_parts != b:
             raise ConfigError(f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree")
-        c = self.clusters_per_batch or max(1, b // 4)
+        c = int(self.clusters_per_batch or 0) or max(1, b // 4)
         if c > b:
             raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c})")
         return Clusters.of(parts, c, self.redraw, seed)
@@ -200,3 +198,22 @@ class HistoryMethod(ClusterMethod):
     @property
     def tier(self) -> Store:
         return store(self.history)
+
+
+def check_widths(graph: Graph, model: Model) -> None:
+    """A graph and a model that fit each other."""
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"expected a model of lmc.models (got {type(model).__name__}): docs/bring-your-own-model.md shows how to "
+            "write one"
+        )
+    for what, wanted, got, source in (
+        ("inputs", graph.num_features, model.in_width, "g.num_features"),
+        ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
+    ):
+        if wanted != got:
+            raise ConfigError(
+                f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}"
+            )

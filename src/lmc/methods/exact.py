@@ -30,12 +30,24 @@ class Chunk:
     operator: Operator
 
 
-def chunks_of(problem: Problem, max_elements: int = 2**26) -> list[slice]:
-    """Contiguous runs of rows, each with at most ``max_elements`` numbers in its widest state."""
+MAX_ELEMENTS = 2**28
+"""Numbers in the widest state of a chunk and all it reads: 1 GiB of float32."""
+
+
+def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]:
+    """Contiguous runs of rows, each reading at most ``max_elements`` numbers (a single row is never divided)."""
     n = problem.graph.num_nodes
     widest = max([problem.graph.num_features, *problem.model.widths])
-    step = max(1, max_elements // widest)
-    return [slice(a, min(a + step, n)) for a in range(0, n, step)]
+    limit = max_elements // widest
+    if n <= limit:
+        return [slice(0, n)]
+    read = problem.P.indptr.long().cpu()  # a row reads at most its neighbours; each row is a neighbour of its own
+    chunks, start = [], 0
+    while start < n:
+        stop = int(torch.searchsorted(read, read[start] + limit, right=True)) - 1
+        chunks.append(slice(start, max(stop, start + 1)))
+        start = chunks[-1].stop
+    return chunks
 
 
 def _cut(problem: Problem, rows: Rows, l: int) -> Chunk:

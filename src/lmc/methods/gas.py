@@ -18,7 +18,8 @@ from lmc.methods.run import Run
 class GAS(HistoryMethod):
     """Forward messages from outside come from the history H-bar; backward messages from outside are dropped.
 
-    This is LMC4Conv with beta = 0 and V_hat = 0, and cheaper: halo rows are read, never computed. Departure: the
+    This is LMC4Conv with beta = 0 and V_hat = 0 and a pruned first layer, and cheaper: halo rows are read, never
+    computed. Departure: the
     histories hold the states before the activation, as for LMC4Conv, so that the two differ in the method alone.
     """
 

@@ -139,5 +139,6 @@ class LMC4Conv(HistoryMethod):
             adjoint=adjoint,
             beta_forward=batch.beta if self.forward and self.alpha > 0 else 0.0,
             beta_backward=batch.beta if self.alpha > 0 else 0.0,
-            in_place=self.cut == "before",
+            # an affine map does not keep its result for the backward pass; other operations may
+            in_place=self.cut == "before" and run.problem.model.affine,
         )

@@ -25,7 +25,7 @@ class Problem:
         model: the model, on the same device.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
         X: what the first layer reads: the features, or P X where ``aggregated``.
-        aggregated: the first aggregation is constant and was done once (METHOD, point 3).
+        aggregated: the first aggregation is constant and was done once.
         cut: where a layer's state lies: before its activation, or after it as the paper's equations read.
     """
 

@@ -163,12 +163,14 @@ class Run:
         halo, operators, beta = self.method.layout(problem, core)
         ext = torch.cat([core, halo]) if halo.numel() else core
         graph = problem.graph
-        batch = Batch(
+        # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it
+        first = ext[: operators[0].num_inputs]
+        return Batch(
             core=core,
             rows=rows,
             halo=halo,
             operators=operators,
-            x=None,
+            x=problem.inputs(first) if isinstance(problem.X, CSR) else None,
             y=graph.y[ext],
             labelled=graph.train[ext],
             weight=weight,
@@ -177,10 +179,6 @@ class Run:
             fixed=fixed,
             slot=slot,
         )
-        if isinstance(problem.X, CSR):
-            # a sparse slice is small, and its transpose is worth keeping with it
-            object.__setattr__(batch, "x", self._inputs(batch))
-        return batch
 
     def table(self, width: int) -> Table:
         """A table of zeros on the method's tier, one row a node."""
@@ -228,7 +226,10 @@ def check_device(device: str | torch.device) -> torch.device:
     """A device that exists; "auto" is the GPU where there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f'expected a device such as "cpu", "cuda" or "auto" (got {device!r})') from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError('expected a device of this machine (got "cuda", but no GPU is visible): use device="cpu"')
     return chosen

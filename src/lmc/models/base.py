@@ -100,8 +100,18 @@ class Model(nn.Module, ABC):
 
     @property
     def constant_input(self) -> bool:
-        """Whether the first layer aggregates the features themselves and nothing else reads them: P X is constant."""
-        return self.lin_in is None and self.input_dropout == 0 and not self.reads_input
+        """Whether the first layer reads P X alone, and P X is constant; a model has to say so."""
+        return False
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Every plain number, word and flag of the model and its parts, by name: what its parameters do not tell."""
+        return {
+            f"{path}.{key}".lstrip("."): value
+            for path, module in self.named_modules()
+            for key, value in vars(module).items()
+            if isinstance(value, bool | int | float | str) and key != "training" and not key.startswith("_")
+        }
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0, row by row from the features: exact for halo rows too."""

@@ -84,3 +84,8 @@ class GCN(Model):
                 )
             )
         self.reset_parameters(seed)
+
+    @property
+    def constant_input(self) -> bool:
+        """Yes, unless the features are transformed or dropped out before they are aggregated."""
+        return self.lin_in is None and self.input_dropout == 0

@@ -1,5 +1,5 @@
-"""Row-wise maps whose parameters take their gradient from core rows only (METHOD: every row-wise map with
-parameters is a layer of its own).
+"""Row-wise maps whose parameters take their gradient from core rows only: every row-wise map with parameters is a
+layer of its own, and Theorem 1 holds for any decomposition into layers.
 
 Each computes all rows in one go and passes the adjoint of every row on; only the sums that make a parameter's
 gradient stop at the last core row. No map is ever run twice.
@@ -192,13 +192,13 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch norm with statistics of core rows for core rows, and of halo rows for halo rows.
 
     Halo rows are normalised with the same affine parameters, frozen, and never touch the running statistics
-    (METHOD, point 6). A single halo row has no statistics of its own: it takes the running ones.
+    (docs/architecture.md). A single row has no statistics of its own: it takes the running ones.
     """
 
     def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # noqa: B008
         core = p.core_of(x.shape[0])
         if not self.training or core == x.shape[0]:
-            return super().forward(x)
+            return self._core(x)
         if p.pooled:
             unit = F.batch_norm(
                 x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
@@ -214,7 +214,12 @@ class BatchNorm(nn.BatchNorm1d):
             training=not alone,
             eps=self.eps,
         )
-        return torch.cat([super().forward(x[:core]), halo])
+        return torch.cat([self._core(x[:core]), halo])
+
+    def _core(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[0] == 1:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
 
     def _count(self) -> float:
         assert self.num_batches_tracked is not None

@@ -51,8 +51,8 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
         ) from error
     model = _prefixed(tensors, "model.")
     own = run.problem.model.state_dict()
-    if {k: v.shape for k, v in model.items()} != {k: v.shape for k, v in own.items()}:
-        raise CheckpointError(f"expected the model that {path} was saved from (got parameters of other shapes)")
+    if {k: (v.shape, v.dtype) for k, v in model.items()} != {k: (v.shape, v.dtype) for k, v in own.items()}:
+        raise CheckpointError(f"expected the model that {path} was saved from (got parameters of other shape or type)")
     run.problem.model.load_state_dict(model)
     run.load_state_dict(_prefixed(tensors, "run."))
     _load_optimizer(optimizer, _prefixed(tensors, "optimizer."))

@@ -11,7 +11,8 @@ from torch import Tensor
 from lmc.graph import SPLITS, Graph
 from lmc.history import Store, Table, store
 from lmc.methods import Problem
-from lmc.methods.exact import chunks_of, exact_logits, exact_states
+from lmc.methods.base import check_widths
+from lmc.methods.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.models import Model
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Model, graph: Graph, *, history: str | Store = "device", max_elements: int = 2**26
+    model: Model, graph: Graph, *, history: str | Store = "device", max_elements: int = MAX_ELEMENTS
 ) -> dict[str, float]:
     """Accuracy (micro-F1 for multi-label targets) of the whole graph's exact forward pass, per split.
 
@@ -27,13 +28,17 @@ def evaluate(
         model: used in evaluation mode, on the device it is on.
         graph: every message is counted, as in a full-batch forward pass.
         history: where the states between two layers wait, "device" or "host".
-        max_elements: numbers in the widest state of one chunk; it bounds the memory, and does not change the result.
+        max_elements: numbers in the widest state of all rows that one chunk computes or reads; it bounds the memory
+            beside the tables, and does not change the result.
     """
+    check_widths(graph, model)
     device = next(model.parameters()).device
     return evaluate_problem(Problem.of(graph, model, device), history, max_elements)
 
 
-def evaluate_problem(problem: Problem, history: str | Store = "device", max_elements: int = 2**26) -> dict[str, float]:
+def evaluate_problem(
+    problem: Problem, history: str | Store = "device", max_elements: int = MAX_ELEMENTS
+) -> dict[str, float]:
     """The same for a problem that is set up already."""
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
     metrics = {split: _metric(graph).to(problem.device) for split in SPLITS}
@@ -45,7 +50,8 @@ def evaluate_problem(problem: Problem, history: str | Store = "device", max_elem
     states = exact_states(problem, chunks, make)
     (last,) = deque((table for _, table in states), maxlen=1)  # the tables before it are freed as it goes
     for rows, logits in exact_logits(problem, chunks, last):
-        predicted = logits if graph.multi_label else logits.argmax(1)
+        # thresholded here: the metric takes values that all lie in [0, 1] for probabilities
+        predicted = (logits > 0).long() if graph.multi_label else logits.argmax(1)
         for split, metric in metrics.items():
             chosen = getattr(graph, split)[rows]
             if bool(chosen.any()):

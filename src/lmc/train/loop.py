@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -45,10 +46,14 @@ class Settings:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ConfigError(f"expected at least 1 epoch (got {self.epochs})")
-        if self.lr <= 0:
+        if self.epochs < 1 or self.epochs != int(self.epochs):
+            raise ConfigError(f"expected at least 1 epoch, a whole number (got {self.epochs})")
+        if not 0 < self.lr < math.inf:
             raise ConfigError(f"expected a positive lr (got {self.lr})")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"expected weight_decay of at least 0 (got {self.weight_decay})")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"expected a positive clip, or None (got {self.clip})")
         if self.eval_every < 0:
             raise ConfigError(f"expected eval_every of at least 0 (got {self.eval_every})")
 
@@ -88,6 +93,8 @@ def fit(
     Ctrl-C finishes the step, saves where there is a ``run_dir``, and raises :class:`lmc.errors.Interrupted`.
     """
     settings = Settings(epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds)
+    if not isinstance(method, Method):
+        raise ConfigError(f"expected a method such as lmc.methods.LMC4Conv() (got {method!r})")
     run = method.bind(graph, model, parts=parts, device=device, seed=seed)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
@@ -96,6 +103,8 @@ def fit(
             records.append(record)
             show(record)
             (on_epoch or _ignore)(record)
+        if stop():  # during the last epoch: all is done and saved, but a sweep of runs must not go on
+            raise Interrupted("stopped after the last epoch")
     if folder is not None:
         records = read_lines(folder / "epochs.jsonl")
     return RunRecord(config_of(run, settings), tuple(records), None if folder is None else str(folder))
@@ -115,6 +124,8 @@ def train(
     if position is None:
         position = Position()
         run.refresh()
+        if run_dir is not None:  # the initial parameters are the caller's: a later start may not have them
+            checkpoint.save(run_dir, run, optimizer, position)
     saved = time.monotonic()
     best = max((r.scores["val"] for r in _written(run_dir) if r.scores), default=float("-inf"))
 
@@ -137,7 +148,7 @@ def train(
 
         epoch = position.epoch + 1
         due = settings.eval_every and (epoch % settings.eval_every == 0 or epoch == settings.epochs)
-        scores = evaluate_problem(run.problem) if due else None
+        scores = evaluate_problem(run.problem, run.method.tier) if due else None
         record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores)
         position.epoch, position.step, position.loss = epoch, 0, 0.0
         if run_dir is not None:
@@ -162,14 +173,15 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
     return {
         "graph": run.graph.name,
         "nodes": run.graph.num_nodes,
+        "data": run.graph.checksum,
         "method": {"name": run.method.name, **method},
         "num_parts": run.clusters.num_parts,
         "clusters_per_batch": run.clusters.per_batch,
         "first_layer": run.first_layer,
-        "model": type(model).__name__,
+        "model": {"name": type(model).__name__, **model.settings},
         "parameters": {name: list(p.shape) for name, p in model.named_parameters()},
-        "dropout": model.dropout,
-        "seed": run.seed,
+        "dtype": str(run.problem.dtype),
+        "seed": int(run.seed),
         "device": run.problem.device.type,
         **dataclasses.asdict(settings),
     }
@@ -191,8 +203,12 @@ def _open(
         )
     if path.exists():
         _check_same(json.loads(path.read_text()), config, run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    replace(path, json.dumps(config, indent=1).encode())
+    text = json.dumps(config, indent=1, default=_plain).encode()
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        replace(path, text)
+    except OSError as error:
+        raise ConfigError(f"expected a run folder that can be written (got {run_dir}: {error.strerror})") from error
     position = checkpoint.load(run_dir, run, optimizer)
     # what was written after the checkpoint will be written again
     done = [r for r in _written(run_dir) if position is not None and r.epoch <= position.epoch]
@@ -202,11 +218,16 @@ def _open(
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], run_dir: Path) -> None:
     free = {"epochs", "eval_every", "checkpoint_seconds"}
-    new = json.loads(json.dumps(new))
+    new = json.loads(json.dumps(new, default=_plain))
     differing = [k for k in new if k not in free and old.get(k) != new[k]]
     if differing:
         what = ", ".join(f"{k}: {old.get(k)} there, {new[k]} here" for k in differing)
         raise CheckpointError(f"expected the settings of the run in {run_dir} (got others: {what}): use the same")
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's own."""
+    return value.item()
 
 
 def _written(run_dir: Path | None) -> list[EpochRecord]:
