@@ -74,3 +74,10 @@ def test_memory_of_a_step_does_not_grow_with_the_graph(method: type[GAS]) -> Non
 
     # parts of the same size: a step's memory per row it touches stays what it was on a graph four times as large
     assert peak(4.0) < 1.25 * peak(1.0)
+
+
+def test_one_aggregation_of_the_features_keeps_every_message(graph: lmc.Graph) -> None:
+    model = lmc.models.GCN(graph.num_features, 8, graph.num_classes, num_layers=1)
+    run = GAS(10, 1).bind(graph, model)
+    assert messages_kept(run) == lmc.diagnostics.Messages(1.0, 1.0)
+    assert run.epoch == 0

@@ -170,3 +170,17 @@ def test_repr_names_the_sizes() -> None:
     text = repr(hand_graph())
     for fact in ("'hand'", "8 nodes", "10 edges", "5 dense features", "3 classes", "splits 5/1/2"):
         assert fact in text
+
+
+def test_sparse_features_with_columns_outside_are_refused() -> None:
+    bad = CSR(torch.tensor([0, 1, 1], dtype=torch.int32), torch.tensor([9], dtype=torch.int32), torch.ones(1), 3)
+    with pytest.raises(GraphError, match=r"columns in \[0, 3\) \(got 9 to 9\)"):
+        Graph.from_edges(torch.tensor([[0, 1], [1, 0]]), bad, torch.tensor([0, 1]), train=[0], val=[1], test=[1])
+
+
+def test_complex_features_and_fractional_nodes_are_refused() -> None:
+    edges, y = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.tensor([0, 1, 0])
+    with pytest.raises(GraphError, match="real features"):
+        Graph.from_edges(edges, torch.ones(3, 2, dtype=torch.complex64), y, train=[0], val=[1], test=[2])
+    with pytest.raises(GraphError, match="whole node numbers"):
+        Graph.from_edges(edges, torch.ones(3, 2), y, train=torch.tensor([0.5]), val=[1], test=[2])

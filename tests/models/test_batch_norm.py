@@ -109,3 +109,14 @@ def test_evaluation_uses_running_statistics_for_every_row() -> None:
     bn, plain = norm().eval(), ordinary().eval()
     torch.testing.assert_close(bn(rows(), Pass(num_core=CORE)), plain(rows()), **TOLERANCE)
     assert_same_statistics(bn, ordinary())
+
+
+def test_a_single_core_row_takes_the_running_statistics() -> None:
+    norm = BatchNorm(3).double()
+    norm.running_mean.fill_(0.5)
+    norm.running_var.fill_(4.0)
+    x = torch.arange(9.0, dtype=torch.float64).view(3, 3)
+    before = norm.running_mean.clone()
+    y = norm(x, Pass(num_core=1))
+    assert torch.allclose(y[0], (x[0] - 0.5) / (4.0 + norm.eps) ** 0.5)
+    assert torch.equal(norm.running_mean, before)

@@ -245,3 +245,23 @@ class TestInitialParameters:
         before = torch.get_rng_state()
         kind(6, 5, 4, norm=norm, seed=1)  # type: ignore[call-arg]
         assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_only_a_model_that_says_so_has_a_constant_input() -> None:
+    """A first layer that reads its own rows too must not be given P X in their place."""
+    assert GCN(5, 4, 3).constant_input
+    assert not GCN(5, 4, 3, linear_in=True).constant_input
+    assert not GCN(5, 4, 3, dropout=0.5, input_dropout=True).constant_input
+    assert not GCNII(5, 4, 3).constant_input
+
+    class Bare(Model):
+        lin_in = None
+        input_dropout = 0.0
+
+    assert not Bare().constant_input
+
+
+def test_settings_tell_models_apart_that_have_the_same_parameters() -> None:
+    plain, residual = GCNII(5, 4, 3).settings, GCNII(5, 4, 3, residual=True).settings
+    assert plain != residual
+    assert plain == GCNII(5, 4, 3, seed=9).settings
