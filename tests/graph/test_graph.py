@@ -10,7 +10,7 @@ import torch
 
 from helpers import EDGES, both_directions, chance, hand_graph, random_graph, sparse
 from lmc.errors import GraphError
-from lmc.graph import SPLITS, Graph
+from lmc.graph import CSR, SPLITS, Graph
 
 NAN_ROW = torch.ones(8, 5).index_fill(0, torch.tensor([3]), float("nan"))
 INF_ROW = torch.ones(8, 5).index_fill(0, torch.tensor([6]), float("inf"))

@@ -29,6 +29,8 @@ def train_command(
     label = file_name(f"{graph.name}-{method.name}-{model.name}-s{where.seed}")
     run_dir = where.run_dir or Path("runs") / label
     out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
+    if where.resume and not (run_dir / "config.json").exists():
+        out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
     _train(out, run, settings, run_dir, where.resume)
     out.print(_summary(read_run(run_dir)))
 
