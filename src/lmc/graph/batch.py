@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class Batch:
         """The name PyG's loaders use for the number of core rows."""
         return self.num_core
 
-    @property
+    @cached_property
     def ext(self) -> Tensor:
         """Core rows, then halo rows."""
         return torch.cat([self.core, self.halo]) if self.num_halo else self.core

@@ -72,6 +72,10 @@ class Method:
         """Numbers beside the tables that are kept between steps."""
         return {}
 
+    def reads(self, batch: Batch) -> Rows:
+        """The rows of its tables that a step pulls: they are sent for when the step begins."""
+        return batch.halo
+
     def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
         """The aggregation of layer l in this step; with ``keep``, it may update tables."""
         return batch.operators[l - 1]

@@ -78,9 +78,9 @@ class Reading:
 
 class _Complete(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, t: Tensor, clean: Tensor, op: Completion) -> Tensor:
+    def forward(ctx: Any, t: Tensor, clean: Tensor | None, op: Completion) -> Tensor:
         ctx.op = op
-        return op.forward(t, clean)
+        return op.forward(t, t if clean is None else clean)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -106,7 +106,8 @@ class Completion:
         return self.P.num_outputs
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        return _Complete.apply(t, t if clean is None else clean.detach(), self)
+        # without dropout the layer passes the same rows twice, and there is no difference to send
+        return _Complete.apply(t, None if clean is None or clean is t else clean.detach(), self)
 
     def forward(self, t: Tensor, clean: Tensor) -> Tensor:
         return self._read("T", "M", t, clean, None)
@@ -195,6 +196,9 @@ class CMC(HistoryMethod):
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
         ones = torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.dtype)
         return {f"R2.{name}": ones.clone() for name in (("T", "V") if self.adjoints else ("T",))}
+
+    def reads(self, batch: Batch) -> Rows:
+        return batch.ext
 
     def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
         P = batch.operators[l - 1]

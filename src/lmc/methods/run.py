@@ -116,7 +116,7 @@ class Run:
         """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
         problem, method = self.problem, self.method
         for table in self._all_tables():
-            table.prefetch(batch.halo)
+            table.prefetch(method.reads(batch))
         problem.model.train()
         p = Pass(
             num_core=batch.num_core if batch.num_halo else None,
