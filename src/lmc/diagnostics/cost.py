@@ -54,10 +54,9 @@ class Memory:
 def memory(run: Run, batch: Batch) -> Memory:
     """Memory of a run, and the peak of one step on ``batch``; histories and gradients stay as they are."""
     problem = run.problem
-    tables = [table for layers in run.tables.values() for table in layers.values()]
     return Memory(
         step=peak_bytes(lambda: run.gradient(batch), problem.device),
-        tiers={run.method.tier.name: sum(_bytes(t.data()) for t in tables)},
+        tiers={run.method.tier.name: sum(_bytes(t.data()) for t in run.all_tables())},
         graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.X, problem.graph.y)),
         parameters=sum(_bytes(p) for p in problem.model.parameters()),
     )

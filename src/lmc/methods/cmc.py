@@ -27,7 +27,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
 from lmc.history import Rows, Table
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.methods.exact import exact_adjoints, exact_states
+from lmc.methods.exact import Evaluating, cut, exact_adjoints, exact_states
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Operator, Pass
@@ -187,9 +187,9 @@ class CMC(HistoryMethod):
                 f"expected a model with a linear aggregation (got {type(problem.model).__name__}, whose aggregation "
                 "depends on the rows): CMC stores sums of messages; use LMC4Conv"
             )
-        first = 1 if problem.model.lin_in is not None else 2
-        widths = [problem.model.layer(1).in_width, *problem.model.widths[:-1]]
-        layers = {l: width for l, width in enumerate(widths, start=1) if l >= first}
+        layers = {l + 1: width for l, width in enumerate(problem.model.widths[:-1], start=1)}
+        if problem.model.lin_in is not None:
+            layers[1] = problem.model.lin_in.weight.shape[0]
         names = ("T", "M", "V", "U") if self.adjoints else ("T", "M")
         return {name: dict(layers) for name in names}
 
@@ -217,43 +217,33 @@ class CMC(HistoryMethod):
         problem, model = run.problem, run.problem.model
         T, M = run.tables["T"], run.tables["M"]
         states: list[Table] = []
-        for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
-            states.append(table)
-            if l + 1 in T:
-                _by_rows(
-                    problem, chunks, T[l + 1], lambda rows, t=table, l=l: model.layer(l).activate(t.pull(rows), Pass())
-                )
-        if 1 in T:
-            _by_rows(problem, chunks, T[1], lambda rows: model.encode(problem.inputs(rows), Pass()))
-        for l in T:
-            _sum(problem, chunks, T[l], M[l])
+        with Evaluating(problem), torch.no_grad():
+            for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
+                states.append(table)
+                for rows in chunks if l + 1 in T else ():
+                    T[l + 1].push(rows, model.layer(l).activate(table.pull(rows), Pass()))
+            for rows in chunks if 1 in T else ():
+                h0 = model.encode(problem.inputs(rows), Pass())
+                assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
+                T[1].push(rows, h0)
+            for l in T:
+                _sum(problem, chunks, l, T[l], M[l])
         if self.adjoints:
             V, U = run.tables["V"], run.tables["U"]
-            for l, table in exact_adjoints(problem, chunks, states, lambda _, width: run.table(width)):
-                if l in V:
-                    _by_rows(
-                        problem, chunks, V[l], lambda rows, v=table, l=l: _through(problem, l, rows, M[l], T[l], v)
-                    )
-                    _sum(problem, chunks, V[l], U[l])
+            with Evaluating(problem):
+                for l, table in exact_adjoints(problem, chunks, states, lambda _, width: run.table(width)):
+                    for rows in chunks if l in V else ():
+                        V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
+                    if l in V:
+                        _sum(problem, chunks, l, V[l], U[l])
         for R2 in run.memo.values():
             R2.fill_(1)
 
 
-def _by_rows(problem: Problem, chunks: list[Rows], table: Table, values: Any) -> None:
-    was = problem.model.training
-    problem.model.eval()
-    for rows in chunks:
-        with torch.no_grad():
-            table.push(rows, values(rows))
-    problem.model.train(was)
-
-
-def _sum(problem: Problem, chunks: list[Rows], rows: Table, sums: Table) -> None:
+def _sum(problem: Problem, chunks: list[Rows], l: int, rows: Table, sums: Table) -> None:
     """sums <- P rows (P is its own transpose)."""
-    for chunk in chunks:
-        index = torch.arange(chunk.start, chunk.stop, device=problem.device) if isinstance(chunk, slice) else chunk
-        ext = torch.cat([index, problem.blocks.halo(index)])
-        sums.push(chunk, spmm(problem.blocks.block(index, ext), rows.pull(ext)))
+    for chunk in (cut(problem, rows, l) for rows in chunks):
+        sums.push(chunk.rows, chunk.operator(rows.pull(chunk.ext)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,8 +266,7 @@ class _Given:
 
 def _through(problem: Problem, l: int, rows: Rows, M: Table, T: Table, V: Table) -> Tensor:
     """The adjoint of layer l's sums from that of its state: back through the affine map."""
-    with torch.enable_grad():
-        m = M.pull(rows).detach().requires_grad_()
-        h0 = problem.model.encode(problem.inputs(rows), Pass())
-        s = problem.model.layer(l)(T.pull(rows).detach(), _Given(m), Pass(), h0)
-        return torch.autograd.grad(s, m, V.pull(rows))[0]
+    m = M.pull(rows).detach().requires_grad_()
+    h0 = problem.model.encode(problem.inputs(rows), Pass())
+    s = problem.model.layer(l)(T.pull(rows).detach(), _Given(m), Pass(), h0)
+    return torch.autograd.grad(s, m, V.pull(rows))[0]

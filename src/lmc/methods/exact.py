@@ -50,7 +50,7 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]
     return chunks
 
 
-def _cut(problem: Problem, rows: Rows, l: int) -> Chunk:
+def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
     """What layer l needs to compute ``rows`` completely."""
     n = problem.graph.num_nodes
     if l == 1 and problem.aggregated:
@@ -78,11 +78,11 @@ def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: P
 def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> Iterator[tuple[int, Table]]:
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
     previous: Table | None = None
-    with _Evaluating(problem):
+    with Evaluating(problem):
         for l, width in enumerate(problem.model.widths, start=1):
             table = make(l, width)
             for rows in chunks:
-                chunk = _cut(problem, rows, l)
+                chunk = cut(problem, rows, l)
                 inputs = None if previous is None else previous.pull(chunk.ext)
                 table.push(rows, _state(problem, l, chunk, inputs, Pass()))
             yield l, table
@@ -92,7 +92,7 @@ def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> I
 @torch.no_grad()
 def exact_logits(problem: Problem, chunks: Sequence[Rows], states: Table) -> Iterator[tuple[Rows, Tensor]]:
     """(rows, logits) chunk by chunk from the states of layer L."""
-    with _Evaluating(problem):
+    with Evaluating(problem):
         for rows in chunks:
             yield rows, problem.finish(states.pull(rows), Pass())
 
@@ -106,7 +106,7 @@ def exact_adjoints(
     """
     L = problem.model.num_layers
     graph = problem.graph
-    with _Evaluating(problem):
+    with Evaluating(problem):
         above = make(L, problem.model.widths[-1])
         for rows in chunks:
             s = H[L - 1].pull(rows).detach().requires_grad_()
@@ -117,7 +117,7 @@ def exact_adjoints(
         for l in range(L - 1, 0, -1):
             table = make(l, problem.model.widths[l - 1])
             for rows in chunks:
-                chunk = _cut(problem, rows, l + 1)
+                chunk = cut(problem, rows, l + 1)
                 s = H[l - 1].pull(chunk.ext).detach().requires_grad_()
                 out = _state(problem, l + 1, chunk, s, Pass())
                 (v,) = torch.autograd.grad(out, s, above.pull(rows))
@@ -129,7 +129,7 @@ def exact_adjoints(
             above = table
 
 
-class _Evaluating:
+class Evaluating:
     """The model in evaluation mode, and back to what it was."""
 
     def __init__(self, problem: Problem) -> None:

@@ -115,7 +115,7 @@ class Run:
     def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
         """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
         problem, method = self.problem, self.method
-        for table in self._all_tables():
+        for table in self.all_tables():
             table.prefetch(method.reads(batch))
         problem.model.train()
         p = Pass(
@@ -142,7 +142,8 @@ class Run:
             return self.problem.inputs(batch.rows)
         return self.problem.inputs(batch.ext)
 
-    def _all_tables(self) -> list[Table]:
+    def all_tables(self) -> list[Table]:
+        """Every table kept between steps."""
         return [table for layers in self.tables.values() for table in layers.values()]
 
     def _batch(self, parts: tuple[int, ...], slot: int) -> Batch:

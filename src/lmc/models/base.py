@@ -42,7 +42,6 @@ class Layer(nn.Module, ABC):
     activation: Activation | None
     out_width: int
     dropout: float
-    in_width: int
     affine: bool = True
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
     linear: bool = True

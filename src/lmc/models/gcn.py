@@ -18,7 +18,7 @@ class GCNLayer(Layer):
         super().__init__()
         self.lin = Linear(in_width, out_width)
         self.activation = activation
-        self.in_width, self.out_width = in_width, out_width
+        self.out_width = out_width
         self.dropout = dropout
         self.residual = residual
 

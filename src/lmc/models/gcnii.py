@@ -33,7 +33,7 @@ class GCNIILayer(Layer):
         self.lin = Linear(width, width, bias=False)
         self.lin0 = None if shared_weights else Linear(width, width, bias=False)
         self.activation = activation
-        self.in_width = self.out_width = width
+        self.out_width = width
         self.alpha, self.beta, self.dropout, self.residual = alpha, beta, dropout, residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:

@@ -173,7 +173,6 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
     return {
         "graph": run.graph.name,
         "nodes": run.graph.num_nodes,
-        "data": run.graph.checksum,
         "method": {"name": run.method.name, **method},
         "num_parts": run.clusters.num_parts,
         "clusters_per_batch": run.clusters.per_batch,
@@ -195,7 +194,7 @@ def _open(
         if resume:
             raise ConfigError("expected a run_dir to resume from (got none): pass the folder of the run to continue")
         return None
-    config, path = config_of(run, settings), run_dir / "config.json"
+    config, path = {**config_of(run, settings), "data": run.graph.checksum}, run_dir / "config.json"
     if path.exists() and not resume:
         raise ConfigError(
             f"expected a new run folder (got {run_dir}, which holds a run): pass resume=True (--resume) to continue "
