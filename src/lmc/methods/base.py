@@ -18,7 +18,7 @@ from lmc.history import Device, Rows, Store, store
 from lmc.methods.exact import exact_adjoints, exact_states
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run, check_device
-from lmc.models import Model, Operator
+from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import check_parts, partition
 from lmc.sampling import Clusters
@@ -91,6 +91,29 @@ class Method:
         """How the graph is divided."""
         whole = torch.zeros(graph.num_nodes, dtype=torch.int64) if parts is None else parts
         return Clusters.of(whole, per_batch=int(whole.max()) + 1, redraw=False, seed=seed)
+
+    def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
+        """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
+        problem = run.problem
+        for table in run.all_tables():
+            table.prefetch(self.reads(batch))
+        problem.model.train()
+        p = Pass(
+            num_core=batch.num_core if batch.num_halo else None,
+            pooled=self.pooled_statistics,
+            dropout=dropout,
+            generator=run.generator,
+        )
+        s = h0 = problem.model.encode(run.inputs(batch), p)
+        for l in range(1, problem.model.num_layers + 1):
+            s = problem.advance(l, s, self.operator(run, batch, l, keep), p, h0)
+            s = self.compensate(run, batch, l, s, keep)
+        assert isinstance(s, Tensor)
+        logits = problem.finish(s, p)
+        num = logits.shape[0]
+        losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
+        grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
+        return list(grads), losses[: batch.num_core].sum().detach()
 
     def bind(
         self,

@@ -14,7 +14,6 @@ from lmc.graph import CSR, Batch, Graph
 from lmc.history import Table
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
-from lmc.models import Pass
 from lmc.sampling import Clusters, derive
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Run:
         """p.grad += this method's estimate of dL/dp, and update the histories."""
 
         def step() -> tuple[list[Tensor], Tensor]:
-            return self._estimate(batch, keep=True, dropout=True)
+            return self.method.estimate(self, batch, keep=True, dropout=True)
 
         grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
         for p, g in zip(self.parameters.values(), grads, strict=True):
@@ -101,7 +100,7 @@ class Run:
         """The same estimate by parameter name, without dropout; histories and ``p.grad`` stay as they are."""
         model = self.problem.model
         training, buffers = model.training, [b.clone() for b in model.buffers()]
-        grads, _ = self._estimate(batch, keep=False, dropout=False)
+        grads, _ = self.method.estimate(self, batch, keep=False, dropout=False)
         for b, was in zip(model.buffers(), buffers, strict=True):
             b.copy_(was)
         model.train(training)
@@ -112,30 +111,8 @@ class Run:
         chunks = [self.clusters.core(parts) for parts in self.clusters.epoch(0)]
         self.method.fill(self, [c if isinstance(c, slice) else c.to(self.problem.device) for c in chunks])
 
-    def _estimate(self, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
-        """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
-        problem, method = self.problem, self.method
-        for table in self.all_tables():
-            table.prefetch(method.reads(batch))
-        problem.model.train()
-        p = Pass(
-            num_core=batch.num_core if batch.num_halo else None,
-            pooled=method.pooled_statistics,
-            dropout=dropout,
-            generator=self.generator,
-        )
-        s = h0 = problem.model.encode(self._inputs(batch), p)
-        for l in range(1, problem.model.num_layers + 1):
-            s = problem.advance(l, s, method.operator(self, batch, l, keep), p, h0)
-            s = method.compensate(self, batch, l, s, keep)
-        assert isinstance(s, Tensor)
-        logits = problem.finish(s, p)
-        num = logits.shape[0]
-        losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
-        grads = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
-        return list(grads), losses[: batch.num_core].sum().detach()
-
-    def _inputs(self, batch: Batch) -> Tensor | CSR:
+    def inputs(self, batch: Batch) -> Tensor | CSR:
+        """What the encoder reads for a batch."""
         if batch.x is not None:
             return batch.x
         if batch.operators[0].num_inputs == batch.num_core:
