@@ -9,6 +9,7 @@ from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, 
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import CMC, Run
+from lmc.methods.cmc import drift, trust
 from lmc.models import GCN, GCNII, Model
 
 MODELS = ["gcn", "gcn-layer-norm", "gcn-residual-in-out", "gcnii", "gcnii-two-weights"]
@@ -126,22 +127,61 @@ def test_trust_falls_with_the_error_of_the_tables_and_scales_halo_adjoints() -> 
     model = build("gcn", g)
     run = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
     run.refresh()
-    assert torch.equal(run.memo["R2.T"], torch.ones_like(run.memo["R2.T"]))
+    assert torch.equal(run.memo["R2"], torch.ones_like(run.memo["R2"]))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn(p.shape, dtype=p.dtype, generator=chance()))
     for batch in run.batches():
         run.accumulate(batch)
-    R2 = run.memo["R2.T"][2:]
+    R2 = run.memo["R2"][2:]
     assert float(R2.max()) < 1
     # without any trust in the tables halo rows send nothing back: only core adjoints reach layer 1
-    run.memo["R2.T"].zero_()
+    run.memo["R2"].zero_()
     batch = next(run.batches(0))
     distrusting = run.gradient(batch)
-    run.memo["R2.T"].fill_(1)
+    run.memo["R2"].fill_(1)
     trusting = run.gradient(batch)
     assert not torch.allclose(distrusting["layers.0.lin.weight"], trusting["layers.0.lin.weight"])
     assert torch.equal(distrusting["layers.2.lin.weight"], trusting["layers.2.lin.weight"])
+
+
+def test_drift_of_the_tables_is_undone() -> None:
+    """Rows that all aged alike, column by column, are read as if they had not aged."""
+    g = random_graph()
+    model = build("gcn", g, depth=2)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
+    run.refresh()
+    batch = next(run.batches(0))
+    fresh = run.gradient(batch)
+    factor = torch.tensor([0.6, 0.8, 0.9, 1.0, 1.2, 1.9], dtype=torch.float64)
+    for name in ("T", "M"):
+        run.tables[name][2].data().mul_(factor)
+    aged = run.gradient(batch)
+    assert worst_error(aged, fresh) < 1e-12
+    for name in ("T", "M"):
+        run.tables[name][2].data()[: g.num_nodes // 2] *= 0.3  # rows that aged differently are not
+    assert worst_error(run.gradient(batch), fresh) > 1e-3
+
+
+def test_drift_is_the_least_squares_fit_of_each_column() -> None:
+    fresh, stored = torch.randn(2, 50, 3, dtype=torch.float64, generator=chance())
+    fresh[:, :2] += stored[:, :2]
+    stored[:, 2] = 0
+    a = drift(fresh, stored)
+    for k in range(2):
+        best = torch.linalg.lstsq(stored[:, k : k + 1], fresh[:, k : k + 1]).solution
+        assert torch.allclose(a[k], best[0, 0])
+    assert a[2] == 1
+
+
+def test_trust_depends_on_what_a_halo_row_takes_from_the_tables() -> None:
+    x = torch.tensor([[0.0], [0.5], [1.0]])
+    R2 = torch.tensor([1.0, 0.6, 0.8])  # mean 0.8
+    assert torch.equal(trust(R2, 0, x), trust(R2, 2, x))  # the mean is the lesser
+    assert torch.allclose(trust(R2, 0, x), torch.tensor([[0.0], [1.0], [1.0]]))
+    assert torch.allclose(trust(R2, 1, x), torch.tensor([[0.0], [1.0], [1.0]]))
+    assert torch.allclose(trust(torch.tensor([0.87]), 0, x)[0], torch.tensor([0.4]))
+    assert torch.equal(trust(torch.ones(2), 0, x), torch.ones(3, 1))
 
 
 def test_state_holds_the_trust() -> None:
@@ -152,7 +192,7 @@ def test_state_holds_the_trust() -> None:
         run.accumulate(batch)
     twin = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
     twin.load_state_dict(run.state_dict())
-    assert torch.equal(twin.memo["R2.T"], run.memo["R2.T"])
+    assert torch.equal(twin.memo["R2"], run.memo["R2"])
     assert imbalance(twin) < 1e-12
 
 

@@ -26,6 +26,11 @@ def spmm(A: CSR, x: Tensor) -> Tensor:
     return torch.addmm(out, A.as_torch(), x, beta=0, out=out)
 
 
+def accumulate(out: Tensor, A: CSR, x: Tensor) -> Tensor:
+    """``out += A @ x`` in place, without autograd."""
+    return out if A.nnz == 0 else torch.addmm(out, A.as_torch(), x, out=out)
+
+
 def sparse_product(A: CSR, B: CSR) -> CSR:
     """``A @ B`` of two sparse matrices, on the CPU, once (scipy): for sparse features aggregated in advance."""
     a, b = (

@@ -27,7 +27,7 @@ class Table(Protocol):
     def push(self, rows: Rows, values: Tensor) -> None:
         """Overwrite the rows."""
 
-    def add(self, rows: Tensor, values: Tensor) -> None:
+    def add(self, rows: Rows, values: Tensor) -> None:
         """Add to the rows; each is named at most once."""
 
     def prefetch(self, rows: Rows) -> None:
@@ -62,8 +62,11 @@ class DeviceTable:
         else:
             self._rows.index_copy_(0, rows, values)
 
-    def add(self, rows: Tensor, values: Tensor) -> None:
-        self._rows.index_add_(0, rows, values)
+    def add(self, rows: Rows, values: Tensor) -> None:
+        if isinstance(rows, slice):
+            self._rows[rows].add_(values)
+        else:
+            self._rows.index_add_(0, rows, values)
 
     def prefetch(self, rows: Rows) -> None:
         """Nothing to do: the rows are here."""
@@ -104,9 +107,13 @@ class HostTable:
         else:
             self._rows.index_copy_(0, rows.cpu(), host)
 
-    def add(self, rows: Tensor, values: Tensor) -> None:
+    def add(self, rows: Rows, values: Tensor) -> None:
         self._ready = None
-        self._rows.index_add_(0, rows.cpu(), values.detach().to("cpu"))
+        host = values.detach().to("cpu")
+        if isinstance(rows, slice):
+            self._rows[rows].add_(host)
+        else:
+            self._rows.index_add_(0, rows.cpu(), host)
 
     def prefetch(self, rows: Rows) -> None:
         if self._stream is None:

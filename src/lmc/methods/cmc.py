@@ -6,10 +6,12 @@ touching the 2-hop ring. There is no beta.
 
 A ledger is a pair of tables, rows T and sums M, with the invariant M = P T at all times. One reading of it, on ext:
 
-    A = P[ext, core] (t_core - T[core])           what the core's fresh rows change
-    B = P[ext, halo] (t_halo - T[halo])           what the halo's change, for this step alone
-    m = M[ext] + A + B                            complete for every row of ext
-    push: T[core] = t_core;  M[ext] += A          halo rows of M too: that is what keeps the invariant
+    O = M[ext] - P[ext, ext] T[ext]               what comes from outside ext, as old as the tables
+    m = P[ext, ext] t + a O                       complete for every row of ext
+    push: T[core] = t_core;  M[ext] += P[ext, core] (t_core - T[core])
+
+a, one number a column, is the drift of the tables: rows age because the parameters move, which moves all of them alike.
+It is the least-squares fit of the halo's fresh rows to their stored ones, t_halo ~ a T[halo]; 1 where nothing is stale.
 
 The forward pass reads a ledger of messages. The backward pass is P^T of the adjoints: the same reading of a second
 ledger (V, U) with ``adjoints=True``; by default P^T on ext alone.
@@ -24,7 +26,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import Aggregation, Batch, spmm
+from lmc.graph import CSR, Aggregation, Batch, accumulate, spmm
 from lmc.history import Rows, Table
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
 from lmc.methods.exact import Evaluating, cut, exact_adjoints, exact_states
@@ -32,6 +34,9 @@ from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Operator, Pass
 from lmc.sampling import Clusters
+
+SAMPLE = 4096
+"""Rows, at most about so many, from which the drift and the trust are measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,50 +46,99 @@ class Ledger:
     rows: Table
     sums: Table
 
-    def read(self, batch: Batch, P: Aggregation, t: Tensor, clean: Tensor, keep: bool, gamma: Tensor | None) -> Reading:
-        """The complete sums for rows ``t`` of ext.
+    def read(self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool) -> Reading:
+        """The complete sums for rows ``t`` of ext, in two terms.
 
         Args:
             t: what is summed; ``clean``: the same before dropout. The ledger keeps clean rows: a dropped row tells its
                 neighbours of today something that is not true tomorrow.
             keep: write the core's rows, and what they change in the sums of ext.
-            gamma: trust in what comes from outside ext; None: full.
         """
-        c, ext = batch.num_core, batch.ext
-        core, halo = P.forward.columns(c)
-        stored, sums = self.rows.pull(ext), self.sums.pull(ext)
-        change = clean[:c] - stored[:c]
-        A = spmm(core, change)
-        m = sums + A + spmm(halo, t[c:] - stored[c:])
-        if t is not clean:
-            m += spmm(core, t[:c] - clean[:c])
-        if gamma is not None:
-            inside = spmm(P.forward, t)
-            m = torch.lerp(inside, m, gamma)
-        R2 = (1 - change.square().sum() / clean[:c].square().sum().clamp(min=1e-30)).clamp(0, 1)
+        c = batch.num_core
+        T_core, T_halo = self.rows.pull(batch.rows), self.rows.pull(batch.halo)
+        M_core, M_halo = self.sums.pull(batch.rows), self.sums.pull(batch.halo)
+        a = drift(sampled(clean[c:]), sampled(T_halo))
+        R2 = explained(sampled(clean[:c]), a * sampled(T_core))
+        news, known = torch.empty_like(t), torch.empty_like(t)
+        torch.addcmul(t[:c], a, T_core, value=-1, out=news[:c])
+        torch.addcmul(t[c:], a, T_halo, value=-1, out=news[c:])
+        torch.mul(a, M_core, out=known[:c])
+        torch.mul(a, M_halo, out=known[c:])
         if keep:
+            A = spmm(P.columns(c)[0], clean[:c] - T_core)
             self.rows.push(batch.rows, clean[:c])
-            self.sums.push(ext, sums.add_(A))
-        return Reading(m, R2)
+            self.sums.add(batch.rows, A[:c])
+            self.sums.add(batch.halo, A[c:])
+        return Reading(known, news, R2)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Complete sums, and R2: how well the stored rows of the core predicted the fresh ones (1: perfectly)."""
+    """m = a M + P (t - a T): what the tables know, and the news whose sums are to be added.
 
-    sums: Tensor
+    R2: the share of the core's fresh rows that the stored ones explain (1: all of it).
+    """
+
+    known: Tensor
+    news: Tensor
     R2: Tensor
 
 
+def sampled(rows: Tensor) -> Tensor:
+    """About ``SAMPLE`` rows, evenly spaced."""
+    return rows[:: max(1, rows.shape[0] // SAMPLE)]
+
+
+def drift(fresh: Tensor, stored: Tensor) -> Tensor:
+    """a_k, column by column, with which a_k stored is nearest to fresh; in [0, 2]; 1 where nothing is stored."""
+    size = stored.square().sum(0)
+    return torch.where(size > 0, (fresh * stored).sum(0) / size, 1).clamp(0, 2)
+
+
+def explained(fresh: Tensor, predicted: Tensor) -> Tensor:
+    """R2 = 1 - |fresh - predicted|^2 / |fresh|^2, in [0, 1]."""
+    missed, size = (fresh - predicted).square().sum(), fresh.square().sum()
+    return torch.where(size > 0, 1 - missed / size, 1).clamp(0, 1)
+
+
 class _Complete(torch.autograd.Function):
+    """m = the complete sums of t."""
+
     @staticmethod
-    def forward(ctx: Any, t: Tensor, clean: Tensor | None, op: Completion) -> Tensor:
+    def forward(ctx: Any, t: Tensor, clean: Tensor, op: Completion) -> Tensor:
         ctx.op = op
-        return op.forward(t, t if clean is None else clean)
+        reading = op.read("T", "M", t, clean)
+        return accumulate(reading.known, op.P.forward, reading.news)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.op.backward(grads[0]), None, None
+        return ctx.op.adjoint(grads[0]), None, None
+
+
+class _CompleteLinear(torch.autograd.Function):
+    """m W^T + b without m: products run on the narrow side, s = known W^T + P (news W^T) + b.
+
+    dW = v_core^T m_core = v_core^T known_core + (P^T v_core)^T news.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, W: Tensor, b: Tensor | None, clean: Tensor, op: Completion) -> Tensor:
+        reading = op.read("T", "M", t, clean)
+        ctx.op = op
+        ctx.save_for_backward(W, reading.known[: op.batch.num_core], reading.news)
+        s = reading.known @ W.t() if b is None else torch.addmm(b, reading.known, W.t())
+        return accumulate(s, op.P.forward, reading.news @ W.t())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        (v,) = grads
+        W, known_core, news = ctx.saved_tensors
+        c = known_core.shape[0]
+        core, halo = ctx.op.P.backward.columns(c)
+        q_core = spmm(core, v[:c])
+        dW = torch.addmm(v[:c].t() @ known_core, q_core.t(), news)
+        dt = accumulate(q_core, halo, v[c:]) @ W
+        return dt, dW, v[:c].sum(0) if ctx.needs_input_grad[2] else None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,33 +160,38 @@ class Completion:
         return self.P.num_outputs
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        # without dropout the layer passes the same rows twice, and there is no difference to send
-        return _Complete.apply(t, None if clean is None or clean is t else clean.detach(), self)
+        return _Complete.apply(t, t.detach() if clean is None else clean.detach(), self)
 
-    def forward(self, t: Tensor, clean: Tensor) -> Tensor:
-        return self._read("T", "M", t, clean, None)
+    def through(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
+        """(P t) W^T + b with the weights first; None where the adjoints of the sums themselves are kept."""
+        if "V" in self.run.tables:
+            return None
+        return _CompleteLinear.apply(t, W, b, t.detach() if clean is None else clean.detach(), self)
 
-    def backward(self, v: Tensor) -> Tensor:
+    def adjoint(self, v: Tensor) -> Tensor:
         if "V" not in self.run.tables:
             return self.P.adjoint(v)
-        return self._read("V", "U", v, v, trust(self.run, self.batch, "V", self.l))
+        reading = self.read("V", "U", v, v)
+        return accumulate(reading.known, self.P.backward, reading.news)
 
-    def _read(self, rows: str, sums: str, t: Tensor, clean: Tensor, gamma: Tensor | None) -> Tensor:
+    def read(self, rows: str, sums: str, t: Tensor, clean: Tensor) -> Reading:
         ledger = Ledger(self.run.tables[rows][self.l], self.run.tables[sums][self.l])
-        reading = ledger.read(self.batch, self.P, t, clean, self.keep, gamma)
-        if self.keep:
-            self.run.memo[f"R2.{rows}"][self.l, self.batch.slot] = reading.R2
-        return reading.sums
+        reading = ledger.read(self.batch, self.P.forward if rows == "T" else self.P.backward, t, clean, self.keep)
+        if self.keep and rows == "T":
+            self.run.memo["R2"][self.l, self.batch.slot] = reading.R2
+        return reading
 
 
-def trust(run: Run, batch: Batch, rows: str, l: int) -> Tensor:
-    """R2^8 of layer l, with R2 the lesser of this batch's newest measurement and the mean over all batches.
+def trust(R2: Tensor, slot: int, x: Tensor) -> Tensor:
+    """tau of every halo row, in [0, 1]: how much of its adjoint, computed at a state the tables predicted, is believed.
 
-    A steep power: tables that predict well are trusted nearly fully (0.98 gives 0.85), poor ones hardly at all (0.7
-    gives 0.06). With R2^2, training without norm on many fine clusters followed adjoints it should not have.
+    The tables miss a share 1 - R2 of a row (the larger of this batch's newest measurement and the mean over all
+    batches), and a halo row takes from them the part 1 - x_i of its message, x = deg_local / deg_global. Its state
+    misses e_i = (1 - x_i)^2 (1 - R2): believed up to e = 0.1, not from 0.15 on. A ramp, not a power: where the tables
+    predict well nothing is given up, and where following stale adjoints would make the tables worse it stops.
     """
-    R2 = run.memo[f"R2.{rows}"][l]
-    return torch.minimum(R2[batch.slot], R2.mean()) ** 8
+    e = (1 - x).square() * (1 - torch.minimum(R2[slot], R2.mean()))
+    return (3 - 20 * e).clamp(0, 1)
 
 
 class _ScaleHaloAdjoint(torch.autograd.Function):
@@ -147,9 +206,11 @@ class _ScaleHaloAdjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (tau,) = ctx.saved_tensors
-        v = grads[0].clone()
-        v[ctx.num_core :] *= tau
-        return v, None, None
+        v, c = grads[0], ctx.num_core
+        scaled = torch.empty_like(v)  # v may be shared with another branch of the graph: it is not ours to change
+        scaled[:c] = v[:c]
+        torch.mul(v[c:], tau, out=scaled[c:])
+        return scaled, None, None
 
 
 @dataclass(frozen=True)
@@ -157,13 +218,12 @@ class CMC(HistoryMethod):
     """Complete messages for core and halo rows alike, forward; backward, adjoints as far as the tables can be trusted.
 
     Every step sees, on the core rows, both the stored and the fresh value of T, so how well the tables predict is known
-    for free: R2 = 1 - |fresh - stored|^2 / |fresh|^2 per layer. The adjoints of halo rows, which are computed at states
-    that the tables predicted, are multiplied by tau = R2^8 (:func:`trust`). There is no knob.
+    for free, and the adjoints of halo rows are believed accordingly (:func:`trust`). There is no knob.
 
     Args:
-        adjoints: keep V and U too, and add the adjoints from outside ext, trusted likewise: exact at fixed
-            parameters, for twice the memory. Without it the one bias is the adjoint that halo rows miss from outside
-            ext; it touches layers l <= L - 2 alone.
+        adjoints: keep V and U too, and add the adjoints from outside ext: exact at fixed parameters, for twice the
+            memory. Without it the one bias is the adjoint that halo rows miss from outside ext; it touches layers
+            l <= L - 2 alone.
     """
 
     adjoints: bool = False
@@ -177,8 +237,9 @@ class CMC(HistoryMethod):
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
-        P = Aggregation.exact(problem.blocks.induced(ext))
-        return halo, self.operators(problem, ext.numel(), P), None
+        P = problem.blocks.induced(ext)
+        x = problem.completeness(P, halo)
+        return halo, self.operators(problem, ext.numel(), Aggregation.exact(P)), x
 
     def keeps(self, problem: Problem) -> Kept:
         """T and M (V and U) for every aggregation that is neither constant nor one of features."""
@@ -194,11 +255,7 @@ class CMC(HistoryMethod):
         return {name: dict(layers) for name in names}
 
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
-        ones = torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.dtype)
-        return {f"R2.{name}": ones.clone() for name in (("T", "V") if self.adjoints else ("T",))}
-
-    def reads(self, batch: Batch) -> Rows:
-        return batch.ext
+        return {"R2": torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.dtype)}
 
     def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
         P = batch.operators[l - 1]
@@ -210,7 +267,8 @@ class CMC(HistoryMethod):
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.tables["T"]:
             return s
-        return _ScaleHaloAdjoint.apply(s, trust(run, batch, "T", l), batch.num_core)
+        assert batch.beta is not None
+        return _ScaleHaloAdjoint.apply(s, trust(run.memo["R2"][l], batch.slot, batch.beta), batch.num_core)
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""
@@ -236,8 +294,7 @@ class CMC(HistoryMethod):
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
                     if l in V:
                         _sum(problem, chunks, l, V[l], U[l])
-        for R2 in run.memo.values():
-            R2.fill_(1)
+        run.memo["R2"].fill_(1)
 
 
 def _sum(problem: Problem, chunks: list[Rows], l: int, rows: Table, sums: Table) -> None:

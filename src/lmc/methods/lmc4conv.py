@@ -83,9 +83,7 @@ class LMC4Conv(HistoryMethod):
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)
-        deg_local, deg_global = P.degrees()[core.numel() :] - 1, problem.P.degrees()[halo] - 1  # without self-loops
-        x = deg_local.to(problem.dtype) / deg_global
-        beta = self.alpha * SCORES[self.score](x).unsqueeze(1)
+        beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))
         operator = Aggregation(self._forward(problem, P, core), self._backward(problem, P, core))
         return halo, self.operators(problem, ext.numel(), operator), beta
 

@@ -65,6 +65,11 @@ class Problem:
     def dtype(self) -> torch.dtype:
         return self.P.dtype
 
+    def completeness(self, P: CSR, halo: Tensor) -> Tensor:
+        """x = deg_local / deg_global of the halo, the last rows of the block P; without self-loops, [num_halo, 1]."""
+        deg_local, deg_global = P.degrees()[P.num_rows - halo.numel() :] - 1, self.P.degrees()[halo] - 1
+        return (deg_local.to(self.dtype) / deg_global).unsqueeze(1)
+
     def inputs(self, rows: slice | Tensor) -> Tensor | CSR:
         """What the encoder reads for these rows."""
         if isinstance(self.X, CSR):

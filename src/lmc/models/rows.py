@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,14 @@ class Operator(Protocol):
     def num_inputs(self) -> int: ...
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """An operator that can apply the weights before it sums, with the gradient that summing first would have."""
+
+    def through(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
+        """(P t) W^T + b; None where it has to sum first."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +180,10 @@ class Linear(nn.Module):
             return _NarrowLinear.apply(t, self.weight, self.bias, P, p.core_of(P.num_outputs))
         assert isinstance(t, Tensor)
         assert not isinstance(clean, CSR)
+        if narrow and isinstance(P, TakesWeights):
+            s = P.through(self.weight, self.bias, t, clean)
+            if s is not None:
+                return s
         return self(P(t, clean), p)
 
 
