@@ -175,13 +175,12 @@ def test_drift_is_the_least_squares_fit_of_each_column() -> None:
 
 
 def test_trust_depends_on_what_a_halo_row_takes_from_the_tables() -> None:
-    x = torch.tensor([[0.0], [0.5], [1.0]])
+    part = torch.tensor([[1.0], [0.25], [0.0]])
     R2 = torch.tensor([1.0, 0.6, 0.8])  # mean 0.8
-    assert torch.equal(trust(R2, 0, x), trust(R2, 2, x))  # the mean is the lesser
-    assert torch.allclose(trust(R2, 0, x), torch.tensor([[0.0], [1.0], [1.0]]))
-    assert torch.allclose(trust(R2, 1, x), torch.tensor([[0.0], [1.0], [1.0]]))
-    assert torch.allclose(trust(torch.tensor([0.87]), 0, x)[0], torch.tensor([0.4]))
-    assert torch.equal(trust(torch.ones(2), 0, x), torch.ones(3, 1))
+    assert torch.equal(trust(R2, 0, part), trust(R2, 2, part))  # the mean is the lesser
+    assert torch.equal(trust(R2, 0, part), torch.tensor([[0.0], [1.0], [1.0]]))
+    assert torch.allclose(trust(R2 - 0.1, 1, part), torch.tensor([[0.0], [0.5], [1.0]]))
+    assert torch.equal(trust(torch.ones(2), 0, part), torch.ones(3, 1))
 
 
 def test_state_holds_the_trust() -> None:

@@ -28,6 +28,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, accumulate, spmm
 from lmc.history import Rows, Table
+from lmc.methods import fused
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
 from lmc.methods.exact import Evaluating, cut, exact_adjoints, exact_states
 from lmc.methods.problem import Problem
@@ -35,7 +36,7 @@ from lmc.methods.run import Run
 from lmc.models import Operator, Pass
 from lmc.sampling import Clusters
 
-SAMPLE = 4096
+SAMPLE = 1024
 """Rows, at most about so many, from which the drift and the trust are measured."""
 
 
@@ -54,18 +55,23 @@ class Ledger:
                 neighbours of today something that is not true tomorrow.
             keep: write the core's rows, and what they change in the sums of ext.
         """
-        c = batch.num_core
+        c, core = batch.num_core, P.columns(batch.num_core)[0]
+        if fused.available(self.rows, self.sums):
+            T, M = self.rows.data(), self.sums.data()
+            a, R2 = fused.measure(clean, T, batch.ext, c, SAMPLE)
+            news, change = fused.news(t, clean, T, batch.ext, a, c, keep)
+            known = fused.known(M, spmm(core, change) if keep else None, batch.ext, a)
+            return Reading(known, news, R2)
         T_core, T_halo = self.rows.pull(batch.rows), self.rows.pull(batch.halo)
         M_core, M_halo = self.sums.pull(batch.rows), self.sums.pull(batch.halo)
-        a = drift(sampled(clean[c:]), sampled(T_halo))
-        R2 = explained(sampled(clean[:c]), a * sampled(T_core))
+        a, R2 = measure(clean, c, sampled(T_core), sampled(T_halo))
         news, known = torch.empty_like(t), torch.empty_like(t)
         torch.addcmul(t[:c], a, T_core, value=-1, out=news[:c])
         torch.addcmul(t[c:], a, T_halo, value=-1, out=news[c:])
         torch.mul(a, M_core, out=known[:c])
         torch.mul(a, M_halo, out=known[c:])
         if keep:
-            A = spmm(P.columns(c)[0], clean[:c] - T_core)
+            A = spmm(core, clean[:c] - T_core)
             self.rows.push(batch.rows, clean[:c])
             self.sums.add(batch.rows, A[:c])
             self.sums.add(batch.halo, A[c:])
@@ -87,6 +93,12 @@ class Reading:
 def sampled(rows: Tensor) -> Tensor:
     """About ``SAMPLE`` rows, evenly spaced."""
     return rows[:: max(1, rows.shape[0] // SAMPLE)]
+
+
+def measure(clean: Tensor, num_core: int, T_core: Tensor, T_halo: Tensor) -> tuple[Tensor, Tensor]:
+    """The drift a, on the halo, and R2, on the core, from samples of the stored rows."""
+    a = drift(sampled(clean[num_core:]), T_halo)
+    return a, explained(sampled(clean[:num_core]), a * T_core)
 
 
 def drift(fresh: Tensor, stored: Tensor) -> Tensor:
@@ -182,34 +194,35 @@ class Completion:
         return reading
 
 
-def trust(R2: Tensor, slot: int, x: Tensor) -> Tensor:
+def trust(R2: Tensor, slot: int, part: Tensor) -> Tensor:
     """tau of every halo row, in [0, 1]: how much of its adjoint, computed at a state the tables predicted, is believed.
 
-    The tables miss a share 1 - R2 of a row (the larger of this batch's newest measurement and the mean over all
-    batches), and a halo row takes from them the part 1 - x_i of its message, x = deg_local / deg_global. Its state
-    misses e_i = (1 - x_i)^2 (1 - R2): believed up to e = 0.1, not from 0.15 on. A ramp, not a power: where the tables
+    The tables miss a share 1 - R2 of a row (R2 the lesser of this batch's newest measurement and the mean over all
+    batches), and a halo row takes 1 - x of its message from them, x = deg_local / deg_global. With part = (1 - x)^2 its
+    state misses e = part (1 - R2): believed up to e = 0.1, not from 0.15 on. A ramp, not a power: where the tables
     predict well nothing is given up, and where following stale adjoints would make the tables worse it stops.
     """
-    e = (1 - x).square() * (1 - torch.minimum(R2[slot], R2.mean()))
+    e = part * (1 - torch.minimum(R2[slot], R2.mean()))
     return (3 - 20 * e).clamp(0, 1)
 
 
-class _ScaleHaloAdjoint(torch.autograd.Function):
+class _Distrust(torch.autograd.Function):
     """Nothing forward; backward, the halo rows' adjoint times tau."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, tau: Tensor, num_core: int) -> Tensor:
-        ctx.save_for_backward(tau)
-        ctx.num_core = num_core
+    def forward(ctx: Any, s: Tensor, R2: Tensor, batch: Batch) -> Tensor:
+        ctx.R2, ctx.batch = R2, batch
         return s.view_as(s)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (tau,) = ctx.saved_tensors
-        v, c = grads[0], ctx.num_core
+        v, batch = grads[0], ctx.batch
+        c = batch.num_core
+        if fused.triton is not None and v.is_cuda:
+            return fused.scale(v, batch.beta, ctx.R2, batch.slot, c), None, None
         scaled = torch.empty_like(v)  # v may be shared with another branch of the graph: it is not ours to change
         scaled[:c] = v[:c]
-        torch.mul(v[c:], tau, out=scaled[c:])
+        torch.mul(v[c:], trust(ctx.R2, batch.slot, batch.beta), out=scaled[c:])
         return scaled, None, None
 
 
@@ -238,8 +251,8 @@ class CMC(HistoryMethod):
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)
-        x = problem.completeness(P, halo)
-        return halo, self.operators(problem, ext.numel(), Aggregation.exact(P)), x
+        part = (1 - problem.completeness(P, halo)).square()
+        return halo, self.operators(problem, ext.numel(), Aggregation.exact(P)), part
 
     def keeps(self, problem: Problem) -> Kept:
         """T and M (V and U) for every aggregation that is neither constant nor one of features."""
@@ -267,8 +280,7 @@ class CMC(HistoryMethod):
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.tables["T"]:
             return s
-        assert batch.beta is not None
-        return _ScaleHaloAdjoint.apply(s, trust(run.memo["R2"][l], batch.slot, batch.beta), batch.num_core)
+        return _Distrust.apply(s, run.memo["R2"][l], batch)
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""
