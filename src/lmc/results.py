@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from lmc.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 R = TypeVar("R")
 
@@ -79,29 +82,30 @@ def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
     return {layer: sum(m[layer] for m in measured) / len(measured) for layer in (measured[0] if measured else ())}
 
 
-def write_lines(path: Path, records: Iterable[EpochRecord]) -> None:
+def write_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
     """Replace the file by these records, at once or not at all."""
     text = "".join(json.dumps(asdict(r)) + "\n" for r in records)
     replace(path, text.encode())
 
 
-def append_line(path: Path, record: EpochRecord | ErrorRecord) -> None:
+def append_line(path: Path, record: DataclassInstance) -> None:
     """Add one record."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
 def read_lines(path: Path) -> list[EpochRecord]:
-    """The records of a file; a last line that was cut off while being written is left out."""
-    return _read(path, EpochRecord)
+    """The epochs of a file."""
+    return read_records(path, EpochRecord)
 
 
 def read_errors(path: Path) -> list[ErrorRecord]:
     """The measurements of a file, one an epoch: an epoch that was trained again after a stop was measured again."""
-    return list({record.epoch: record for record in _read(path, ErrorRecord)}.values())
+    return list({record.epoch: record for record in read_records(path, ErrorRecord)}.values())
 
 
-def _read(path: Path, kind: Callable[..., R]) -> list[R]:
+def read_records(path: Path, kind: Callable[..., R]) -> list[R]:
+    """The records of a file; a last line that was cut off while being written is left out."""
     records = []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, start=1):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmc.report import compare_figure, save
-from lmc.report.figure import _looks
+from lmc.report.figure import looks_of
 from lmc.results import EpochRecord, RunRecord
 
 
@@ -55,7 +55,7 @@ def test_unusual_runs_can_be_drawn(tmp_path: Path) -> None:
 
 
 def test_a_method_keeps_its_colour_and_variants_differ() -> None:
-    alone, together = _looks(["lmc"]), _looks(["gas", "lmc", "lmc:alpha=0.8:score=x^2", "mine"])
+    alone, together = looks_of(["lmc"]), looks_of(["gas", "lmc", "lmc:alpha=0.8:score=x^2", "mine"])
     assert alone["lmc"] == together["lmc"]
     variant = together["lmc:alpha=0.8:score=x^2"]
     assert variant.name == "LMC (alpha=0.8, score=x^2)"

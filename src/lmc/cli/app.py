@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
+from lmc.cli.benches import bench_grid
 from lmc.cli.choices import (
     DataChoice,
     MethodChoice,
@@ -269,6 +270,9 @@ def methods() -> None:
 @bench_app.callback()
 def bench() -> None:
     """Measure speed and memory."""
+
+
+bench_app.command("grid")(bench_grid)
 
 
 @bench_app.command("epoch")

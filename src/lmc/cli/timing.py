@@ -79,7 +79,7 @@ def methods_of(choice: BenchChoice) -> dict[str, Method]:
     """Every method in every division of the graph."""
     found: dict[str, Method] = {}
     for wanted in parse_methods(choice.methods):
-        for parts, clusters in _configs(choice.configs):
+        for parts, clusters in parse_configs(choice.configs):
             label = f"{wanted.label} {parts}/{clusters}"
             found[label] = build_method(_in_config(wanted, choice, parts, clusters))
     return found
@@ -92,7 +92,8 @@ def _in_config(wanted: MethodChoice, choice: BenchChoice, parts: int, clusters: 
     return dataclasses.replace(wanted, options=MethodOptions(**defaults | wanted.options.given()))
 
 
-def _configs(text: str) -> list[tuple[int, int]]:
+def parse_configs(text: str) -> list[tuple[int, int]]:
+    """``"80/40,80/10"`` -> parts and clusters of every division."""
     configs = []
     for part in text.split(","):
         parts, _, clusters = part.strip().partition("/")

@@ -67,7 +67,7 @@ def compare_figure(
         title: over the figure.
         metric: what the scores are.
     """
-    looks = _looks(list(runs))
+    looks = looks_of(list(runs))
     wide = any(errors.values())
     columns = max(1, min(len(looks), (125 if wide else 85) // (7 + max(len(k.name) for k in looks.values()))))
     rows = -(-len(looks) // columns)
@@ -112,7 +112,8 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path)
 
 
-def _looks(labels: Sequence[str]) -> dict[str, Look]:
+def looks_of(labels: Sequence[str]) -> dict[str, Look]:
+    """How each method is drawn, by its label."""
     looks: dict[str, Look] = {}
     bases: list[str] = []
     for label in labels:

@@ -1,0 +1,176 @@
+"""Training losses over a grid of settings: every method from scratch in every division, norm and rate, for several
+seeds."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+
+from lmc.bench.stand import Stand, free, train_epochs
+from lmc.methods import ClusterMethod, Run
+from lmc.methods.exact import chunks_of, exact_logits, exact_states
+from lmc.train.evaluate import evaluate_problem
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One training. ``config`` is parts/clusters, ``norm`` "none", "layer" or "batch"."""
+
+    config: str
+    norm: str
+    dropout: float
+    lr: float
+    epochs: int
+    seed: int
+    method: str
+
+
+@dataclass(frozen=True)
+class GridRecord(GridCell):
+    """What came of it.
+
+    Args:
+        loss: the exact training loss of the whole graph in evaluation mode; None where it is not finite.
+        test: accuracy (micro-F1 for multi-label targets) of the same pass on the test nodes.
+        seconds: of training steps.
+        halo_ratio: mean over batches of (core + 1-hop halo) / core; None for a method that does not divide the graph.
+        diverged: the loss is not finite.
+    """
+
+    loss: float | None
+    test: float
+    seconds: float
+    halo_ratio: float | None
+    diverged: bool
+
+
+class Spread(NamedTuple):
+    """Losses over seeds."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def grid_cells(
+    configs: Mapping[str, int],
+    norms: Sequence[tuple[str, float]],
+    lrs: Sequence[float],
+    methods: Sequence[str],
+    seeds: int,
+) -> list[GridCell]:
+    """All cells, a whole grid for each seed in turn, so that an interrupted run has whole grids.
+
+    Args:
+        configs: epochs by division.
+        norms: each with its dropout.
+    """
+    return [
+        GridCell(config, norm, dropout, lr, epochs, seed, method)
+        for seed in range(seeds)
+        for config, epochs in configs.items()
+        for norm, dropout in norms
+        for lr in lrs
+        for method in methods
+    ]
+
+
+def train_cell(stand: Stand, cell: GridCell) -> GridRecord:
+    """Train from scratch and measure."""
+    run = stand.bind(cell.config, cell.method, cell.seed, None if cell.norm == "none" else cell.norm, cell.dropout)
+    ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
+    loss = exact_loss(run)
+    record = GridRecord(
+        **asdict(cell),
+        loss=loss if math.isfinite(loss) else None,
+        test=evaluate_problem(run.problem, run.method.tier)["test"],
+        seconds=seconds,
+        halo_ratio=halo_ratio(run),
+        diverged=not math.isfinite(loss),
+    )
+    del run
+    free(stand.device)
+    return record
+
+
+def exact_loss(run: Run) -> float:
+    """L of the whole graph at the current parameters, in evaluation mode: no message is missing or old."""
+    problem, graph, chunks = run.problem, run.graph, chunks_of(run.problem)
+    states = exact_states(problem, chunks, lambda _, width: run.table(width))
+    (last,) = deque((table for _, table in states), maxlen=1)
+    parts = [
+        problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
+        for rows, logits in exact_logits(problem, chunks, last)
+    ]
+    return float(sum(parts))
+
+
+def halo_ratio(run: Run) -> float | None:
+    """Mean over the first epoch's batches of (core + 1-hop halo) / core, whatever of it the method reads."""
+    if not isinstance(run.method, ClusterMethod):
+        return None
+    ratios = []
+    for parts in run.clusters.epoch(0):
+        rows = run.clusters.core(parts)
+        core = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        core = core.to(run.problem.device)
+        ratios.append(1 + run.problem.blocks.halo(core).numel() / core.numel())
+    return fmean(ratios)
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """The lines of one division, norm and rate, by method and seed."""
+
+    config: str
+    norm: str
+    dropout: float
+    lr: float
+    lines: Mapping[str, Mapping[int, GridRecord]]
+
+    @property
+    def norm_name(self) -> str:
+        return f"{self.norm}:{self.dropout:g}" if self.dropout else self.norm
+
+    @property
+    def halo_ratio(self) -> float | None:
+        known = [r.halo_ratio for seeds in self.lines.values() for r in seeds.values() if r.halo_ratio is not None]
+        return fmean(known) if known else None
+
+    def seeds(self, method: str) -> int:
+        """How many seeds were trained."""
+        return len(self.lines.get(method, {}))
+
+    def diverged(self, method: str) -> int:
+        """How many seeds diverged."""
+        return sum(r.diverged for r in self.lines.get(method, {}).values())
+
+    def spread(self, method: str, over: float = 1.0, seeds: set[int] | None = None) -> Spread | None:
+        """Losses divided by ``over``, of these seeds or all; None where there are none, or one diverged."""
+        chosen = [r.loss for s, r in self.lines.get(method, {}).items() if seeds is None or s in seeds]
+        losses = [loss / over for loss in chosen if loss is not None]
+        if not losses or len(losses) < len(chosen):
+            return None
+        return Spread(fmean(losses), min(losses), max(losses))
+
+    def relative(self, method: str, to: str) -> Spread | None:
+        """Losses over the mean loss of another method, both on the seeds they share."""
+        shared = self.lines.get(method, {}).keys() & self.lines.get(to, {}).keys()
+        base = self.spread(to, seeds=shared)
+        return None if base is None or base.mean == 0 else self.spread(method, base.mean, shared)
+
+
+def grid_rows(records: Sequence[GridRecord]) -> Iterator[GridRow]:
+    """One row per division, norm and rate, in the order of the lines."""
+    found: dict[tuple[str, str, float, float], dict[str, dict[int, GridRecord]]] = {}
+    for r in records:
+        lines = found.setdefault((r.config, r.norm, r.dropout, r.lr), {})
+        lines.setdefault(r.method, {})[r.seed] = r
+    for (config, norm, dropout, lr), by_method in found.items():
+        yield GridRow(config, norm, dropout, lr, by_method)
