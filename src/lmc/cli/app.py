@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
-from lmc.cli.benches import bench_grid
+from lmc.cli.benches import bench_gradients, bench_grid
 from lmc.cli.choices import (
     DataChoice,
     MethodChoice,
@@ -273,6 +273,7 @@ def bench() -> None:
 
 
 bench_app.command("grid")(bench_grid)
+bench_app.command("gradients")(bench_gradients)
 
 
 @bench_app.command("epoch")
