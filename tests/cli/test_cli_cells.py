@@ -14,12 +14,13 @@ import pytest
 Invoke = Callable[..., tuple[int, str]]
 
 GRID = (
-    "bench", "grid", "tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "2", "--configs", "4/2,4/1", "--epochs", "2,1",
-    "--lrs", "1e-2", "--norms", "none,batch:0.5", "--methods", "backward-sgd,gas,cmc", "--run-dir", "g", "--device", "cpu",
+    "bench", "grid", "tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "2", "--configs", "4/2,4/1",
+    "--epochs", "2,1", "--lrs", "1e-2", "--norms", "none,batch:0.5", "--methods", "backward-sgd,gas,cmc",
+    "--run-dir", "g", "--device", "cpu",
 )  # fmt: skip
 GRADIENTS = (
-    "bench", "gradients", "tiny-like@0.2,tiny-like@0.3", "--configs", "tiny-like@0.2=4/2,4/1,tiny-like@0.3=5/2", "--hidden", "8",
-    "--epochs", "3", "--every", "2", "--methods", "gas,lmc,lmc:alpha=0,cmc", "--run-dir", "g", "--device", "cpu",
+    "bench", "gradients", "tiny-like@0.2,tiny-like@0.3", "--configs", "tiny-like@0.2=4/2,4/1,tiny-like@0.3=5/2",
+    "--hidden", "8", "--epochs", "3", "--every", "2", "--methods", "gas,lmc,lmc:alpha=0,cmc", "--run-dir", "g", "--device", "cpu",
 )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench_app = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed, memory, losses and gradient errors.")
 app.add_typer(bench_app, name="bench")
 
 
@@ -269,7 +269,7 @@ def methods() -> None:
 
 @bench_app.callback()
 def bench() -> None:
-    """Measure speed and memory."""
+    """Measure speed, memory, losses and gradient errors."""
 
 
 bench_app.command("grid")(bench_grid)
