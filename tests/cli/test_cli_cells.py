@@ -20,7 +20,8 @@ GRID = (
 )  # fmt: skip
 GRADIENTS = (
     "bench", "gradients", "tiny-like@0.2,tiny-like@0.3", "--configs", "tiny-like@0.2=4/2,4/1,tiny-like@0.3=5/2",
-    "--hidden", "8", "--epochs", "3", "--every", "2", "--methods", "gas,lmc,lmc:alpha=0,cmc", "--run-dir", "g", "--device", "cpu",
+    "--hidden", "8", "--epochs", "3", "--every", "2", "--methods", "gas,lmc,lmc:alpha=0,cmc",
+    "--run-dir", "g", "--device", "cpu",
 )  # fmt: skip
 
 
