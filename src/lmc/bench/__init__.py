@@ -1,4 +1,4 @@
-"""What to run: comparisons of methods, and the time and memory of their epochs."""
+"""What to run: comparisons of methods, the time and memory of their epochs, grids of settings."""
 
 from lmc.bench.compare import Contestant, Event, compare, contestants, layer_of
 from lmc.bench.epoch import EpochTiming, Setup, time_epochs

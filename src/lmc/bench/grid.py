@@ -151,19 +151,23 @@ class GridRow:
         """How many seeds diverged."""
         return sum(r.diverged for r in self.lines.get(method, {}).values())
 
-    def spread(self, method: str, over: float = 1.0, seeds: set[int] | None = None) -> Spread | None:
-        """Losses divided by ``over``, of these seeds or all; None where there are none, or one diverged."""
-        chosen = [r.loss for s, r in self.lines.get(method, {}).items() if seeds is None or s in seeds]
-        losses = [loss / over for loss in chosen if loss is not None]
-        if not losses or len(losses) < len(chosen):
+    def spread(self, method: str, relative_to: str | None = None) -> Spread | None:
+        """Losses over seeds, or each over another method's loss on the same seed: what a seed does to all methods
+        alike falls out. None where there are none, or one diverged."""
+        lines = self.lines.get(method, {})
+        if relative_to is None:
+            found = [r.loss for r in lines.values()]
+        else:
+            base = self.lines.get(relative_to, {})
+            found = [_ratio(r.loss, base[seed].loss) for seed, r in lines.items() if seed in base]
+        losses = [loss for loss in found if loss is not None]
+        if not losses or len(losses) < len(found):
             return None
         return Spread(fmean(losses), min(losses), max(losses))
 
-    def relative(self, method: str, to: str) -> Spread | None:
-        """Losses over the mean loss of another method, both on the seeds they share."""
-        shared = self.lines.get(method, {}).keys() & self.lines.get(to, {}).keys()
-        base = self.spread(to, seeds=shared)
-        return None if base is None or base.mean == 0 else self.spread(method, base.mean, shared)
+
+def _ratio(loss: float | None, base: float | None) -> float | None:
+    return loss / base if loss is not None and base else None
 
 
 def grid_rows(records: Sequence[GridRecord]) -> Iterator[GridRow]:

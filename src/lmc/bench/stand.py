@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from lmc.bench.measure import wait
 from lmc.graph import Graph
 from lmc.methods import ClusterMethod, Method, Run
 from lmc.models import GCN
@@ -68,7 +69,7 @@ def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]
     device = run.problem.device
     optimizer = torch.optim.Adam(run.problem.model.parameters(), lr=lr, fused=device.type == "cuda")
     run.refresh()
-    _wait(device)
+    wait(device)
     seconds = 0.0
     for epoch in range(epochs):
         start = time.perf_counter()
@@ -76,7 +77,7 @@ def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]
             optimizer.zero_grad(set_to_none=True)
             run.accumulate(batch)
             optimizer.step()
-        _wait(device)
+        wait(device)
         seconds += time.perf_counter() - start
         yield epoch + 1, seconds
 
@@ -85,8 +86,3 @@ def free(device: torch.device) -> None:
     """Hand back what a finished run held, recorded steps included."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
-from lmc.cli.benches import bench_grid
+from lmc.cli.benches import bench_gradients, bench_grid
 from lmc.cli.choices import (
     DataChoice,
     MethodChoice,
@@ -38,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench_app = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed, memory, losses and gradient errors.")
 app.add_typer(bench_app, name="bench")
 
 
@@ -269,10 +269,11 @@ def methods() -> None:
 
 @bench_app.callback()
 def bench() -> None:
-    """Measure speed and memory."""
+    """Measure speed, memory, losses and gradient errors."""
 
 
 bench_app.command("grid")(bench_grid)
+bench_app.command("gradients")(bench_gradients)
 
 
 @bench_app.command("epoch")

@@ -64,3 +64,39 @@ def bench_grid(
             ModelChoice("gcn", hidden, layers),
             RunChoice(device=device, run_dir=run_dir),
         )
+
+
+def bench_gradients(
+    datasets: Annotated[str, typer.Argument(help="Names or paths, comma-separated.")] = "cora,amazon-photo",
+    configs: Annotated[
+        str,
+        typer.Option(
+            "--configs",
+            help="parts/clusters, comma-separated, for all graphs; or name=parts/clusters: what follows a name is its.",
+        ),
+    ] = "10/2",
+    lrs: Rates = "3e-3",
+    epochs: Annotated[int, typer.Option("--epochs", help="Of training by the method itself.")] = 20,
+    every: Annotated[int, typer.Option("--every", help="Epochs between measurements.")] = 2,
+    methods: Methods = "gas,lmc:alpha=0,lmc:alpha=0.4,lmc,lmc:alpha=1:score=2x-x^2,cmc",
+    layers: Layers = 3,
+    hidden: Hidden = 64,
+    seeds: Seeds = 1,
+    device: Device = "auto",
+    run_dir: Folder = None,
+    limit: Limit = None,
+    summary_only: SummaryOnly = False,
+    data_dir: o.DataDir = None,
+) -> None:
+    """The relative error of batch gradients against backward SGD along training, graph by graph.
+
+    Ctrl-C finishes the cell; the same command goes on from there.
+    """
+    with spoken_errors():
+        from lmc.cli.gradients import GradientsChoice, gradients_command
+
+        gradients_command(
+            GradientsChoice(datasets, configs, lrs, epochs, every, methods, seeds, data_dir, limit, summary_only),
+            ModelChoice("gcn", hidden, layers),
+            RunChoice(device=device, run_dir=run_dir),
+        )

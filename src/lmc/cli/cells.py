@@ -131,12 +131,12 @@ def work_and_show(
 
 
 def rich_table(headers: Row, rows: Iterable[Row], named: int, caption: str) -> Table:
-    """A table whose first ``named`` columns are names; **bold** is bold."""
+    """A table whose first ``named`` columns are names; **bold** is bold, with a star for plain terminals."""
     table = Table(caption=caption, caption_justify="left")
     for k, header in enumerate(headers):
         table.add_column(header.replace("[", "\\["), justify="left" if k < named else "right", overflow="fold")
     for row in rows:
-        table.add_row(*[f"[bold]{v.strip('*')}[/bold]" if v.startswith("**") else v for v in row])
+        table.add_row(*[f"[bold]{v.strip('*')}*[/bold]" if v.startswith("**") else v for v in row])
     return table
 
 

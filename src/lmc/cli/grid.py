@@ -36,7 +36,7 @@ from lmc.report import grid_figure, save
 CAPTION = (
     "exact training loss of the whole graph in evaluation mode, mean over seeds; "
     "halo: mean over batches of (core + halo) / core; spread: largest minus smallest over seeds; "
-    "(2): over so many seeds only"
+    "(2): over so many seeds only; a / b: mean over seeds of the ratio on the same seed"
 )
 
 
@@ -156,7 +156,7 @@ def table_of(rows: Sequence[GridRow], labels: Sequence[str]) -> tuple[list[str],
             spread = row.spread(gas)
             line.append("-" if spread is None or row.seeds(gas) < 2 else f"{spread.high - spread.low:.4f}")
         if cmc and exact:
-            ratio = row.relative(cmc, exact)
+            ratio = row.spread(cmc, relative_to=exact)
             line.append("-" if ratio is None else f"{ratio.mean:.4f}")
         cells.append(line)
     return headers, cells
@@ -174,9 +174,9 @@ def _draw(folder: Path, rows: Sequence[GridRow], labels: Sequence[str], baseline
     for row in rows:
         by_norm.setdefault(row.norm_name, []).append(row)
     panels = {
-        norm: {label: [row.relative(label, baseline) for row in those] for label in labels}
+        norm: {label: [row.spread(label, relative_to=baseline) for row in those] for label in labels}
         for norm, those in by_norm.items()
     }
     settings = {norm: [f"{row.config}\n{row.lr:g}" for row in those] for norm, those in by_norm.items()}
-    title = f"exact training loss, relative to {baseline}; mean over seeds, bars from the lowest to the highest"
+    title = f"training loss over that of {baseline}"
     save(grid_figure(panels, settings, title, baseline), folder / "grid.png")

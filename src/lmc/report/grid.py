@@ -30,7 +30,7 @@ def grid_figure(
         panels: {norm: {method: a point per setting}}; None where there is nothing to draw.
         settings: the names of the settings of each panel, along x.
         title: over the figure.
-        baseline: the method whose mean loss is 1.
+        baseline: the method whose loss is 1.
     """
     labels = list(dict.fromkeys(label for methods in panels.values() for label in methods))
     looks = looks_of(labels)
@@ -74,7 +74,7 @@ def _draw(axes: Axes, points: Sequence[Point | None], shift: float, colour: str,
 
 def _dress(axes: Axes, norm: str, names: Sequence[str], baseline: str) -> None:
     axes.set_title(f"norm {norm}", loc="left", fontsize=11)
-    axes.set_ylabel(f"loss / that of {baseline}", fontsize=10)
+    axes.set_ylabel(f"loss / {baseline}, by seed", fontsize=10)
     axes.axhline(1.0, color="#4d4d4d", linewidth=0.9, zorder=0)
     for i in range(1, len(names)):
         axes.axvline(i - 0.5, color="#eeeeee", linewidth=0.8, zorder=0)

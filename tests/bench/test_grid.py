@@ -1,0 +1,78 @@
+"""What a cell of the grid measures, and how lines become rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import lmc
+from helpers import full_loss, hand_graph, random_graph
+from lmc.bench.grid import GridRecord, exact_loss, grid_cells, grid_rows, halo_ratio, train_cell
+from lmc.bench.stand import Stand
+from lmc.graph import Aggregation, gcn_norm
+from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, Method
+from lmc.models import GCN, Pass
+
+CPU = torch.device("cpu")
+LINE = GridRecord("4/2", "none", 0.0, 0.1, 3, 0, "gas", 2.0, 0.5, 1.0, 1.5, False)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("norm", [None, "batch"])
+def test_the_exact_loss_is_that_of_a_plain_pass(multi_label: bool, norm: str | None) -> None:
+    graph = random_graph(multi_label=multi_label)
+    model = GCN(graph.num_features, 7, graph.num_classes, num_layers=3, dropout=0.5, norm=norm).double()
+    run = GAS(4, 1, partition="random").bind(graph, model)
+    for batch in run.batches():  # running statistics of batch norm
+        run.accumulate(batch)
+    got = exact_loss(run)
+    P = Aggregation.exact(gcn_norm(graph.adj, torch.float64))
+    model.eval()
+    assert isinstance(graph.x, torch.Tensor)
+    want = full_loss(graph, model, model(graph.x, P, Pass())).detach()
+    assert got == pytest.approx(float(want), rel=1e-12)
+
+
+def test_the_halo_ratio_counts_neighbours_whatever_the_method_reads() -> None:
+    graph = hand_graph()
+    parts = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])  # one bridge between the squares: each batch has one halo row
+    methods: list[Method] = [GAS(2, 1), BackwardSGD(2, 1), ClusterGCN(2, 1)]
+    model = GCN(graph.num_features, 4, graph.num_classes).double()
+    assert [halo_ratio(m.bind(graph, model, parts=parts)) for m in methods] == [5 / 4] * 3
+    assert halo_ratio(FullBatch().bind(graph, model)) is None
+
+
+def test_seeds_are_the_outer_loop() -> None:
+    cells = grid_cells({"4/2": 3, "4/1": 2}, [("none", 0.0), ("batch", 0.5)], [0.1, 0.2], ["gas", "lmc"], 2)
+    assert [c.seed for c in cells] == [0] * 16 + [1] * 16
+    assert {(c.config, c.epochs) for c in cells} == {("4/2", 3), ("4/1", 2)}
+    assert len(set(cells)) == 32
+
+
+def test_a_cell_is_a_training_and_divergence_is_said() -> None:
+    graph = lmc.load("tiny-like", scale=0.2)
+    stand = Stand(graph, {"4/2": {"gas": GAS(4, 2)}}, CPU, hidden=8, layers=2)
+    (cell,) = grid_cells({"4/2": 8}, [("layer", 0.1)], [0.05], ["gas"], 1)
+    record = train_cell(stand, cell)
+    assert record.loss is not None
+    untrained = exact_loss(stand.bind("4/2", "gas", 0, "layer", 0.1))
+    assert record.loss < 0.9 * untrained
+    assert record == replace(train_cell(stand, cell), seconds=record.seconds)  # the same again
+    assert not record.diverged
+    wild = train_cell(stand, replace(cell, norm="none", lr=1e30))
+    assert wild.diverged
+    assert wild.loss is None
+
+
+def test_rows_are_means_over_seeds() -> None:
+    exact = replace(LINE, method="backward-sgd")
+    lines = [replace(LINE, loss=3.0), replace(LINE, seed=1, loss=6.0)]
+    lines += [replace(exact, loss=2.0), replace(exact, seed=1, loss=5.0), replace(LINE, lr=0.2)]
+    first, second = grid_rows(lines)
+    assert first.spread("gas") == (4.5, 3.0, 6.0)
+    assert first.spread("gas", relative_to="backward-sgd") == (pytest.approx(1.35), 1.2, 1.5)
+    assert (second.lr, second.seeds("gas"), second.spread("cmc")) == (0.2, 1, None)
+    (row,) = grid_rows([LINE, replace(LINE, seed=1, loss=None, diverged=True)])
+    assert (row.diverged("gas"), row.spread("gas")) == (1, None)
