@@ -163,6 +163,18 @@ def test_drift_of_the_tables_is_undone() -> None:
     assert worst_error(run.gradient(batch), fresh) > 1e-3
 
 
+def test_batch_norm_has_no_drift_to_undo() -> None:
+    g = random_graph()
+    model = build("gcn-batch-norm", g, depth=2)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
+    run.refresh()
+    batch = next(run.batches(0))
+    before = run.gradient(batch)
+    for name in ("T", "M"):
+        run.tables[name][2].data().mul_(1.5)
+    assert worst_error(run.gradient(batch), before) > 1e-3
+
+
 def test_drift_is_the_least_squares_fit_of_each_column() -> None:
     fresh, stored = torch.randn(2, 50, 3, dtype=torch.float64, generator=chance())
     fresh[:, :2] += stored[:, :2]

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("adjoints", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("width", [5, 32])
+@pytest.mark.parametrize(("width", "norm"), [(5, None), (32, None), (5, "batch")])
 def test_kernels_do_what_plain_torch_does(
-    width: int, dropout: float, adjoints: bool, monkeypatch: pytest.MonkeyPatch
+    width: int, norm: str | None, dropout: float, adjoints: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     g = random_graph()
     grads, tables = [], []
@@ -25,7 +25,7 @@ def test_kernels_do_what_plain_torch_does(
             monkeypatch.setattr(fused, "available", lambda *_: False)
         else:
             monkeypatch.undo()
-        model = GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=dropout).double()
+        model = GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=dropout, norm=norm).double()
         run = CMC(clusters_per_batch=2, adjoints=adjoints).bind(g, model, parts=parts_of(g), device="cuda")
         if not plain:
             assert fused.available(*run.all_tables())

@@ -11,7 +11,8 @@ A ledger is a pair of tables, rows T and sums M, with the invariant M = P T at a
     push: T[core] = t_core;  M[ext] += P[ext, core] (t_core - T[core])
 
 a, one number a column, is the drift of the tables: rows age because the parameters move, which moves all of them alike.
-It is the least-squares fit of the halo's fresh rows to their stored ones, t_halo ~ a T[halo]; 1 where nothing is stale.
+It is the least-squares fit of the halo's fresh rows to their stored ones, t_halo ~ a T[halo]; 1 where nothing is stale,
+and under batch norm, which holds every column where it is.
 
 The forward pass reads a ledger of messages. The backward pass is P^T of the adjoints: the same reading of a second
 ledger (V, U) with ``adjoints=True``; by default P^T on ext alone.
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, accumulate, spmm
@@ -47,24 +48,25 @@ class Ledger:
     rows: Table
     sums: Table
 
-    def read(self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool) -> Reading:
+    def read(self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool) -> Reading:
         """The complete sums for rows ``t`` of ext, in two terms.
 
         Args:
             t: what is summed; ``clean``: the same before dropout. The ledger keeps clean rows: a dropped row tells its
                 neighbours of today something that is not true tomorrow.
             keep: write the core's rows, and what they change in the sums of ext.
+            drifts: measure the drift; else a = 1.
         """
         c, core = batch.num_core, P.columns(batch.num_core)[0]
         if fused.available(self.rows, self.sums):
             T, M = self.rows.data(), self.sums.data()
-            a, R2 = fused.measure(clean, T, batch.ext, c, SAMPLE)
+            a, R2 = fused.measure(clean, T, batch.ext, c, SAMPLE, drifts)
             news, change = fused.news(t, clean, T, batch.ext, a, c, keep)
             known = fused.known(M, spmm(core, change) if keep else None, batch.ext, a)
             return Reading(known, news, R2)
         T_core, T_halo = self.rows.pull(batch.rows), self.rows.pull(batch.halo)
         M_core, M_halo = self.sums.pull(batch.rows), self.sums.pull(batch.halo)
-        a, R2 = measure(clean, c, sampled(T_core), sampled(T_halo))
+        a, R2 = measure(clean, c, sampled(T_core), sampled(T_halo), drifts)
         news, known = torch.empty_like(t), torch.empty_like(t)
         torch.addcmul(t[:c], a, T_core, value=-1, out=news[:c])
         torch.addcmul(t[c:], a, T_halo, value=-1, out=news[c:])
@@ -95,9 +97,9 @@ def sampled(rows: Tensor) -> Tensor:
     return rows[:: max(1, rows.shape[0] // SAMPLE)]
 
 
-def measure(clean: Tensor, num_core: int, T_core: Tensor, T_halo: Tensor) -> tuple[Tensor, Tensor]:
+def measure(clean: Tensor, num_core: int, T_core: Tensor, T_halo: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
     """The drift a, on the halo, and R2, on the core, from samples of the stored rows."""
-    a = drift(sampled(clean[num_core:]), T_halo)
+    a = drift(sampled(clean[num_core:]), T_halo) if drifts else clean.new_ones(clean.shape[1])
     return a, explained(sampled(clean[:num_core]), a * T_core)
 
 
@@ -162,6 +164,7 @@ class Completion:
     l: int
     keep: bool
     P: Aggregation
+    drifts: bool
 
     @property
     def num_inputs(self) -> int:
@@ -188,7 +191,8 @@ class Completion:
 
     def read(self, rows: str, sums: str, t: Tensor, clean: Tensor) -> Reading:
         ledger = Ledger(self.run.tables[rows][self.l], self.run.tables[sums][self.l])
-        reading = ledger.read(self.batch, self.P.forward if rows == "T" else self.P.backward, t, clean, self.keep)
+        P = self.P.forward if rows == "T" else self.P.backward
+        reading = ledger.read(self.batch, P, t, clean, self.keep, self.drifts)
         if self.keep and rows == "T":
             self.run.memo["R2"][self.l, self.batch.slot] = reading.R2
         return reading
@@ -275,7 +279,9 @@ class CMC(HistoryMethod):
         if l not in run.tables["T"]:
             return P
         assert isinstance(P, Aggregation)
-        return Completion(run, batch, l, keep, P)
+        # a batch norm holds every column where it is, and gives halo rows statistics that are no measure of drift
+        drifts = not any(isinstance(module, nn.BatchNorm1d) for module in run.problem.model.modules())
+        return Completion(run, batch, l, keep, P, drifts)
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.tables["T"]:

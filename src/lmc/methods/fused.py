@@ -83,7 +83,7 @@ if triton is not None:
 
     @triton.jit
     def _conclude(  # type: ignore[no-untyped-def]
-        sums_ptr, a_ptr, R2_ptr, programs, d, CHUNK: tl.constexpr, WIDTH: tl.constexpr
+        sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr
     ):
         k, g = tl.arange(0, WIDTH), tl.arange(0, CHUNK)
         zero = tl.load(sums_ptr + k, mask=k < 0, other=0.0)
@@ -97,7 +97,7 @@ if triton is not None:
             fT_halo += tl.sum(tl.load(core + 4 * d, mask=inside, other=0.0), 0)
             TT_halo += tl.sum(tl.load(core + 5 * d, mask=inside, other=0.0), 0)
         a = tl.where(TT_halo > 0, fT_halo / tl.where(TT_halo > 0, TT_halo, 1.0), 1.0)
-        a = tl.minimum(tl.maximum(a, 0.0), 2.0)
+        a = tl.minimum(tl.maximum(a, 0.0), 2.0) if DRIFTS else 0.0 * a + 1.0
         tl.store(a_ptr + k, a, mask=k < d)
         missed, size = tl.sum(ff - 2 * a * fT + a * a * TT), tl.sum(ff)
         R2 = tl.where(size > 0, 1 - missed / tl.where(size > 0, size, 1.0), 1.0)
@@ -123,7 +123,7 @@ def available(*tables: Table) -> bool:
     return triton is not None and all(isinstance(t, DeviceTable) and t.data().is_cuda for t in tables)
 
 
-def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int) -> tuple[Tensor, Tensor]:
+def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool) -> tuple[Tensor, Tensor]:
     """The drift a and R2 from evenly spaced rows of core and halo."""
     clean = clean.contiguous()
     (n, d), c = clean.shape, num_core
@@ -132,7 +132,7 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int) -
     sums, a, R2 = T.new_empty(programs, 2, 3, d), T.new_empty(d), T.new_empty(())
     _, width = _shape(clean)
     _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, WIDTH=width)
-    _conclude[(1,)](sums, a, R2, programs, d, CHUNK=CHUNK, WIDTH=width)
+    _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, CHUNK=CHUNK, WIDTH=width)
     return a, R2
 
 
