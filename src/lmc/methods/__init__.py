@@ -9,11 +9,12 @@ from lmc.methods.full import FullBatch
 from lmc.methods.gas import GAS
 from lmc.methods.graph_fm import GraphFM
 from lmc.methods.lmc4conv import LMC4Conv
+from lmc.methods.lmc4rec import LMC4Rec
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run, StepStats
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC)
+    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec)
 }
 """Every method by its short name, as the command line spells it."""
 
@@ -36,6 +37,7 @@ __all__ = [
     "GraphFM",
     "HistoryMethod",
     "LMC4Conv",
+    "LMC4Rec",
     "Method",
     "Problem",
     "Run",

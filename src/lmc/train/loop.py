@@ -137,6 +137,7 @@ def train(
             if settings.clip is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
             optimizer.step()
+            model.project()
             losses.append(stats.loss)
             position.step += 1
             if stop() and position.step < run.num_batches:

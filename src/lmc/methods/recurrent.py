@@ -1,0 +1,185 @@
+"""One step on a recurrent model, for every method: what a method drops or compensates is in its operators alone.
+
+The operator of a batch says which rows are solved for (its outputs) and which are read (its inputs). Columns beyond the
+rows solved for are the halo: its states and adjoints come from the histories and are held constant,
+
+    forward    Z = P_in H W^T + (P_out H[halo] W^T + b(X))                  (21)
+    backward   U = 1[Z > 0] * (P_in^T U W + (P_out^T V[halo] W + dL/dH))      (23)
+    gradients  from core rows alone                                          (24) (25)
+
+Both brackets are computed once and reused by the solver. The histories hold Z and U = dL/dZ: H = relu(Z) and its
+derivative are both read off Z, so one-hop neighbours suffice, and V needs no second mask. A method without a backward
+halo (GAS), or without any (Cluster-GCN, full batch), brings a smaller matrix and no other code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Aggregation, Batch, spmm
+from lmc.history import Rows
+from lmc.methods.problem import Problem
+from lmc.models import Model, Pass, RecGCN
+from lmc.models.equilibrium import Ends
+from lmc.sampling import derive
+from lmc.solvers import Solution
+
+if TYPE_CHECKING:
+    from lmc.methods.run import Run
+
+SOLVES = "solves"
+_FIELDS = ("forward_solves", "forward_steps", "backward_solves", "backward_steps", "unconverged", "worst_residual")
+
+
+def recurrent_model(model: Model) -> RecGCN:
+    """The model, where it is a recurrent one."""
+    if not isinstance(model, RecGCN):
+        raise ConfigError(f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN")
+    return model
+
+
+def kept_tables(problem: Problem) -> dict[str, dict[int, int]]:
+    """H[1] and V[1], for every method: where nothing is read from them by the halo, the solver starts from them."""
+    width = problem.model.widths[0]
+    return {"H": {1: width}, "V": {1: width}}
+
+
+def new_tally() -> dict[str, Tensor]:
+    """Solver steps and failures since the last :func:`take_tally`, kept with the run."""
+    return {SOLVES: torch.zeros(len(_FIELDS), dtype=torch.float64)}
+
+
+def take_tally(run: Run) -> dict[str, float] | None:
+    """Mean steps of the solves, how many did not converge, and the worst residual, since the last call."""
+    if SOLVES not in run.memo:
+        return None
+    counts = dict(zip(_FIELDS, run.memo[SOLVES].tolist(), strict=True))
+    run.memo[SOLVES].zero_()
+    return {
+        "forward_steps": counts["forward_steps"] / max(counts["forward_solves"], 1),
+        "backward_steps": counts["backward_steps"] / max(counts["backward_solves"], 1),
+        "unconverged": counts["unconverged"],
+        "worst_residual": counts["worst_residual"],
+    }
+
+
+def count(run: Run, forward: Solution | None, backward: Solution | None) -> None:
+    """Add the solves of one step to the run's tally."""
+    found = [s for s in (forward, backward) if s is not None]
+    added = [
+        float(forward is not None),
+        float(forward.steps) if forward else 0.0,
+        float(backward is not None),
+        float(backward.steps) if backward else 0.0,
+        float(sum(not s.converged for s in found)),
+    ]
+    tally = run.memo[SOLVES]
+    tally[:5] += tally.new_tensor(added)
+    tally[5] = tally[5].clamp_min(max((s.residual for s in found), default=0.0))
+
+
+def split(matrix: CSR, rows: int) -> tuple[CSR, CSR | None]:
+    """The columns of the rows solved for, and those of the halo where there are any."""
+    if matrix.num_cols == rows:
+        return matrix, None
+    return matrix.columns(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What one batch gives: states and adjoints of the rows solved for, gradients and loss without b/c.
+
+    ``rows`` are the rows solved for, core first.
+    """
+
+    rows: Rows
+    states: Solution
+    adjoints: Solution
+    grads: list[Tensor]
+    loss: Tensor
+
+
+def solved_rows(batch: Batch) -> Rows:
+    """The rows that the batch's operator gives out: the core, or core and halo (backward SGD)."""
+    return batch.rows if batch.operators[0].num_outputs == batch.num_core else batch.ext
+
+
+def inputs(run: Run, batch: Batch, num: int) -> Tensor | CSR:
+    """Features of the rows solved for."""
+    if batch.x is not None:
+        assert isinstance(batch.x, CSR)
+        return batch.x.leading(num)
+    return run.problem.inputs(solved_rows(batch))
+
+
+def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
+    """b(X) of the rows solved for, with the pass it was made in."""
+    num = batch.operators[0].num_outputs
+    p = Pass(batch.num_core if num > batch.num_core else None, dropout=dropout, generator=run.generator)
+    b = recurrent_model(run.problem.model).encode(inputs(run, batch, num), p)
+    assert isinstance(b, Tensor)
+    return b, p
+
+
+def halo_states(run: Run, batch: Batch, outside: CSR | None) -> Tensor | None:
+    """P_out H[halo]: what the halo's histories send to the rows solved for."""
+    return None if outside is None else spmm(outside, run.H[1].pull(batch.halo).clamp_min(0))
+
+
+def halo_adjoints(run: Run, batch: Batch, outside: CSR | None) -> Tensor | None:
+    """P_out^T V[halo]."""
+    return None if outside is None else spmm(outside, run.V[1].pull(batch.halo))
+
+
+def local(run: Run, batch: Batch, dropout: bool) -> Local:
+    """Solve a batch and differentiate; histories are read and not written."""
+    problem, model = run.problem, recurrent_model(run.problem.model)
+    for table in run.all_tables():
+        table.prefetch(batch.halo)
+    model.train()
+    P = batch.operators[0]
+    assert isinstance(P, Aggregation)
+    num, rows = P.num_outputs, solved_rows(batch)
+    inside, outside = split(P.forward, num)
+    inside_t, outside_t = split(P.backward, num)
+    b, p = encoded(run, batch, dropout)
+
+    def arriving() -> Tensor:
+        sums = halo_adjoints(run, batch, outside_t)
+        assert sums is not None
+        return sums @ model.W.detach()
+
+    outer = halo_states(run, batch, outside)
+    ends = Ends(run.H[1].pull(rows), run.V[1].pull(rows), arriving if outside_t is not None else None)
+    h = model.equilibrium(b, inside, inside_t, outer, p, ends)
+    losses = problem.row_losses(model.decode(h, p), batch.y[:num], batch.labelled[:num])
+    grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
+    assert ends.states is not None
+    assert ends.adjoints is not None
+    return Local(rows, ends.states, ends.adjoints, list(grads), losses[: batch.num_core].sum().detach())
+
+
+def calm(run: Run, batch: Batch, q: float | None) -> bool:
+    """Whether this step runs without dropout and updates the histories; chance q, a matter of seed, epoch and slot."""
+    model = run.problem.model
+    if q is None or model.dropout == model.input_dropout == 0:
+        return True
+    return derive(run.seed, "calm", run.epoch, batch.slot) < q * 2**63
+
+
+def estimate(run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
+    """Gradients and loss of a batch on a recurrent model, without b/c; with ``keep`` the solutions are pushed."""
+    q = run.method.calm_share
+    quiet = calm(run, batch, q)
+    found = local(run, batch, dropout and (q is None or not quiet))
+    if keep:
+        count(run, found.states, found.adjoints)
+        if quiet:
+            run.H[1].push(found.rows, found.states.value)
+            run.V[1].push(found.rows, found.adjoints.value)
+    return found.grads, found.loss
