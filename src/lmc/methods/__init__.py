@@ -12,9 +12,10 @@ from lmc.methods.lmc4conv import LMC4Conv
 from lmc.methods.lmc4rec import LMC4Rec
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run, StepStats
+from lmc.methods.sse import SSE
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec)
+    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec, SSE)
 }
 """Every method by its short name, as the command line spells it."""
 
@@ -30,6 +31,7 @@ __all__ = [
     "CMC",
     "GAS",
     "METHODS",
+    "SSE",
     "BackwardSGD",
     "ClusterGCN",
     "ClusterMethod",

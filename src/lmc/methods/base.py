@@ -48,9 +48,9 @@ class Method:
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     caches_batches: ClassVar[bool] = True
     pooled_statistics: ClassVar[bool] = False
-    convolutional: ClassVar[bool] = True
+    trains_convolutional: ClassVar[bool] = True
     """Whether it trains models of several layers."""
-    recurrent: ClassVar[bool] = False
+    trains_recurrent: ClassVar[bool] = False
     """Whether it trains models that are iterated to a fixed point."""
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
@@ -60,6 +60,10 @@ class Method:
     def keeps(self, problem: Problem) -> Kept:
         """The tables kept between steps: {"H": {2: 64}} is one of width 64 for the states of layer 2."""
         return {}
+
+    def keeps_recurrent(self, problem: Problem) -> Kept:
+        """The same for a recurrent model: its states Z and adjoints dL/dZ, from which the solver starts too."""
+        return recurrent.kept_tables(problem)
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         """Make the tables exact at the current parameters (no dropout, evaluation mode)."""
@@ -125,6 +129,10 @@ class Method:
         grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
         return list(grads), losses[: batch.num_core].sum().detach()
 
+    def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
+        """A batch of a recurrent model: states, adjoints and gradients; no history is written."""
+        return recurrent.local(run, batch, dropout)
+
     def bind(
         self,
         graph: Graph,
@@ -153,8 +161,10 @@ class Method:
         return Run(self, problem, clusters, seed)
 
     def _check_kind(self, model: Model) -> None:
-        if not (self.recurrent if model.recurrent else self.convolutional):
-            wanted = "a recurrent model such as RecGCN" if self.recurrent else "a model of several layers such as GCN"
+        if not (self.trains_recurrent if model.recurrent else self.trains_convolutional):
+            wanted = (
+                "a recurrent model such as RecGCN" if self.trains_recurrent else "a model of several layers such as GCN"
+            )
             remedy = "use LMC4Rec" if model.recurrent else "use LMC4Conv"
             raise ConfigError(f"expected {wanted} for {self.title} (got {type(model).__name__}): {remedy}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
 from lmc.methods import recurrent
-from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Layout
+from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 
@@ -35,8 +36,8 @@ class LMC4Rec(HistoryMethod):
     paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
     outside: ClassVar[str] = "compensated in both directions (recurrent models)"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
-    convolutional: ClassVar[bool] = False
-    recurrent: ClassVar[bool] = True
+    trains_convolutional: ClassVar[bool] = False
+    trains_recurrent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,22 +50,19 @@ class LMC4Rec(HistoryMethod):
     def calm_share(self) -> float | None:
         return self.q
 
+    def keeps(self, problem: Problem) -> Kept:
+        return self.keeps_recurrent(problem)
+
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         P = problem.blocks.block(core, torch.cat([core, halo]))
         return halo, (Aggregation(forward=P, backward=P),), None  # P[core, ext] is P^T[core, ext]
 
-    def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
-        if self.update == "solution" or not (keep and recurrent.calm(run, batch, self.q)):
-            return super().estimate(run, batch, keep, dropout)
-        z, v = self._stepped(run, batch)
-        found = recurrent.local(run, batch, dropout=False)
-        recurrent.count(run, found.states, found.adjoints)
-        run.H[1].push(batch.rows, z)
-        run.V[1].push(batch.rows, v)
-        return found.grads, found.loss
+    def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
+        found = super().local(run, batch, dropout)
+        return found if self.update == "solution" else dataclasses.replace(found, kept=self._stepped(run, batch))
 
-    def _stepped(self, run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _stepped(self, run: Run, batch: Batch) -> dict[str, Tensor]:
         """One step from the histories: Z by (20); V by (22), at the states that (20) gives."""
         problem, model = run.problem, recurrent.recurrent_model(run.problem.model)
         P = batch.operators[0]
@@ -77,4 +75,4 @@ class LMC4Rec(HistoryMethod):
         losses = problem.row_losses(model.decode(h, p), batch.y[:c], batch.labelled[:c])
         (G,) = torch.autograd.grad(losses.sum(), h)
         V = torch.addmm(G, spmm(P.backward, run.V[1].pull(batch.ext)), model.W.detach())
-        return z, V * (z > 0)
+        return {"H": z, "V": V * (z > 0)}

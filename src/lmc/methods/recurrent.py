@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lmc.methods.run import Run
 
 SOLVES = "solves"
-_FIELDS = ("forward_solves", "forward_steps", "backward_solves", "backward_steps", "unconverged", "worst_residual")
+_FIELDS = ("batches", "forward_steps", "backward_steps", "unconverged", "worst_residual")
 
 
 def recurrent_model(model: Model) -> RecGCN:
@@ -55,32 +55,30 @@ def new_tally() -> dict[str, Tensor]:
 
 
 def take_tally(run: Run) -> dict[str, float] | None:
-    """Mean steps of the solves, how many did not converge, and the worst residual, since the last call."""
+    """Mean steps of the solves, how many did not converge, and the worst residual, since the last call; None where
+    nothing was solved."""
     if SOLVES not in run.memo:
         return None
     counts = dict(zip(_FIELDS, run.memo[SOLVES].tolist(), strict=True))
+    if counts["batches"] == 0:
+        return None
     run.memo[SOLVES].zero_()
     return {
-        "forward_steps": counts["forward_steps"] / max(counts["forward_solves"], 1),
-        "backward_steps": counts["backward_steps"] / max(counts["backward_solves"], 1),
+        "forward_steps": counts["forward_steps"] / counts["batches"],
+        "backward_steps": counts["backward_steps"] / counts["batches"],
         "unconverged": counts["unconverged"],
         "worst_residual": counts["worst_residual"],
     }
 
 
-def count(run: Run, forward: Solution | None, backward: Solution | None) -> None:
+def count(run: Run, solves: tuple[Solution, Solution] | None) -> None:
     """Add the solves of one step to the run's tally."""
-    found = [s for s in (forward, backward) if s is not None]
-    added = [
-        float(forward is not None),
-        float(forward.steps) if forward else 0.0,
-        float(backward is not None),
-        float(backward.steps) if backward else 0.0,
-        float(sum(not s.converged for s in found)),
-    ]
+    if solves is None:
+        return
+    steps, failures = [s.steps for s in solves], sum(not s.converged for s in solves)
     tally = run.memo[SOLVES]
-    tally[:5] += tally.new_tensor(added)
-    tally[5] = tally[5].clamp_min(max((s.residual for s in found), default=0.0))
+    tally[:4] += tally.new_tensor([1, *steps, failures])
+    tally[4:].clamp_(min=max(s.residual for s in solves))
 
 
 def split(matrix: CSR, rows: int) -> tuple[CSR, CSR | None]:
@@ -92,16 +90,22 @@ def split(matrix: CSR, rows: int) -> tuple[CSR, CSR | None]:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """What one batch gives: states and adjoints of the rows solved for, gradients and loss without b/c.
+    """What one batch gives: gradients and loss without b/c, and what they were made of.
 
-    ``rows`` are the rows solved for, core first.
+    Args:
+        rows: the rows solved for, core first.
+        z, u: their states and adjoints.
+        kept: what the histories of these rows become, by table.
+        solves: the solutions of the forward and of the backward equation; None where none was sought.
     """
 
     rows: Rows
-    states: Solution
-    adjoints: Solution
+    z: Tensor
+    u: Tensor
     grads: list[Tensor]
     loss: Tensor
+    kept: dict[str, Tensor]
+    solves: tuple[Solution, Solution] | None = None
 
 
 def solved_rows(batch: Batch) -> Rows:
@@ -161,7 +165,9 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
     grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
     assert ends.states is not None
     assert ends.adjoints is not None
-    return Local(rows, ends.states, ends.adjoints, list(grads), losses[: batch.num_core].sum().detach())
+    z, u = ends.states.value, ends.adjoints.value
+    loss = losses[: batch.num_core].sum().detach()
+    return Local(rows, z, u, list(grads), loss, {"H": z, "V": u}, (ends.states, ends.adjoints))
 
 
 def calm(run: Run, batch: Batch, q: float | None) -> bool:
@@ -176,10 +182,10 @@ def estimate(run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Te
     """Gradients and loss of a batch on a recurrent model, without b/c; with ``keep`` the solutions are pushed."""
     q = run.method.calm_share
     quiet = calm(run, batch, q)
-    found = local(run, batch, dropout and (q is None or not quiet))
+    found = run.method.local(run, batch, dropout and (q is None or not quiet))
     if keep:
-        count(run, found.states, found.adjoints)
-        if quiet:
-            run.H[1].push(found.rows, found.states.value)
-            run.V[1].push(found.rows, found.adjoints.value)
+        count(run, found.solves)
+    if keep and quiet:
+        for name, values in found.kept.items():
+            run.tables[name][1].push(found.rows, values)
     return found.grads, found.loss

@@ -51,7 +51,7 @@ class Run:
         # a solver reads its residual on the host, which a recording cannot
         records = problem.device.type == "cuda" and method.tier.name == "device" and not settles
         self._recorder = Recorder(problem.device, self.generator) if records else None
-        kept = recurrent.kept_tables(problem) if settles else method.keeps(problem)
+        kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -96,8 +96,8 @@ class RecGCN(Model):
 
     @property
     def settings(self) -> dict[str, object]:
-        parts = {f"solver.{k}": v for k, v in dataclasses.asdict(cast(type, self.solver)).items()}
-        return super().settings | {"solver": type(self.solver).__name__.lower()} | parts
+        own = {f"solver.{name}": value for name, value in vars(self.solver).items()}
+        return super().settings | {"solver": type(self.solver).__name__.lower()} | own
 
     @property
     def W(self) -> Tensor:
@@ -147,5 +147,5 @@ class RecGCN(Model):
 
 
 def _solver(choice: str | Solver, tol: float | None) -> Solver:
-    chosen = solver(choice)
-    return chosen if tol is None else dataclasses.replace(cast(type, chosen), tol=tol)  # type: ignore[return-value]
+    chosen: Any = solver(choice)
+    return chosen if tol is None else dataclasses.replace(chosen, tol=tol)
