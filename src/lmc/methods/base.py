@@ -162,11 +162,10 @@ class Method:
 
     def _check_kind(self, model: Model) -> None:
         if not (self.trains_recurrent if model.recurrent else self.trains_convolutional):
-            wanted = (
-                "a recurrent model such as RecGCN" if self.trains_recurrent else "a model of several layers such as GCN"
+            wanted, remedy = ("layers, such as GCN,", "LMC4Rec") if model.recurrent else ("a fixed point", "LMC4Conv")
+            raise ConfigError(
+                f"expected a model with {wanted} for {self.title} (got {type(model).__name__}): use {remedy}"
             )
-            remedy = "use LMC4Rec" if model.recurrent else "use LMC4Conv"
-            raise ConfigError(f"expected {wanted} for {self.title} (got {type(model).__name__}): {remedy}")
 
     @property
     def aggregates_once(self) -> bool:

@@ -122,9 +122,13 @@ class RecGCN(Model):
         else:
             self.W.copy_(onto_l1_ball(self.W.t(), radius).t())
 
-    def equation(self, P: CSR, P_t: CSR) -> Equilibrium:
-        """The fixed point among the rows of P, at the current parameters."""
-        return Equilibrium(P, P_t, self.W, self.solver)
+    def exactly(self, P: CSR, P_t: CSR) -> Equilibrium:
+        """The fixed point among the rows of P, at the current parameters, to be solved as far as numbers allow.
+
+        Training solves to the solver's tolerance; what is called exact is a hundred times closer.
+        """
+        tol = min(self.solver.tol, max(self.solver.tol / 100, 10 * torch.finfo(self.W.dtype).eps))
+        return Equilibrium(P, P_t, self.W, _solver(self.solver, tol))
 
     def equilibrium(self, b: Tensor, P: CSR, P_t: CSR, outer: Tensor | None, p: Pass, ends: Ends) -> Tensor:
         """H of the rows of P, differentiable, in the paper's (21).
@@ -134,7 +138,7 @@ class RecGCN(Model):
             outer: messages summed from outside these rows, P_out H_out; None: there are none. They are held constant.
         """
         C = b if outer is None else b + cast(RecLayer, self.layer(1)).lin(outer, p)
-        return equilibrium(C, self.W, self.equation(P, P_t), ends, p.core_of(P.num_rows))
+        return equilibrium(C, self.W, Equilibrium(P, P_t, self.W, self.solver), ends, p.core_of(P.num_rows))
 
     def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
         p = p or Pass()

@@ -26,7 +26,7 @@ class Anderson:
         memory: iterates that are combined.
     """
 
-    tol: float = 1e-6
+    tol: float = 1e-4
     max_steps: int = 300
     memory: int = 5
     damping: float = 1.0

@@ -20,7 +20,7 @@ class Picard:
         check_every: steps between readings of the residual; None: 1 on a CPU, 4 on a GPU, where reading waits.
     """
 
-    tol: float = 1e-6
+    tol: float = 1e-4
     max_steps: int = 300
     damping: float = 1.0
     check_every: int | None = None
