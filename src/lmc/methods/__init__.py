@@ -5,6 +5,7 @@ from lmc.methods.backward_sgd import BackwardSGD
 from lmc.methods.base import ClusterMethod, HistoryMethod, Method
 from lmc.methods.cluster_gcn import ClusterGCN
 from lmc.methods.cmc import CMC
+from lmc.methods.cmc4rec import CMC4Rec
 from lmc.methods.full import FullBatch
 from lmc.methods.gas import GAS
 from lmc.methods.graph_fm import GraphFM
@@ -15,7 +16,7 @@ from lmc.methods.run import Run, StepStats
 from lmc.methods.sse import SSE
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec, SSE)
+    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec, CMC4Rec, SSE)
 }
 """Every method by its short name, as the command line spells it."""
 
@@ -33,6 +34,7 @@ __all__ = [
     "METHODS",
     "SSE",
     "BackwardSGD",
+    "CMC4Rec",
     "ClusterGCN",
     "ClusterMethod",
     "FullBatch",

@@ -133,6 +133,19 @@ class Method:
         """A batch of a recurrent model: states, adjoints and gradients; no history is written."""
         return recurrent.local(run, batch, dropout)
 
+    def outer_states(self, run: Run, batch: Batch) -> Tensor | None:
+        """Recurrent models: messages from outside the rows solved for, summed; None: there are none."""
+        return recurrent.halo_states(run, batch)
+
+    def outer_adjoints(self, run: Run, batch: Batch) -> Tensor | None:
+        """Recurrent models: adjoints from outside the rows solved for, summed; None: there are none."""
+        return recurrent.halo_adjoints(run, batch)
+
+    def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
+        """Recurrent models: write the histories after a step."""
+        for name, values in found.kept.items():
+            run.tables[name][1].push(found.rows, values)
+
     def bind(
         self,
         graph: Graph,

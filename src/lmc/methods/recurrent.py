@@ -108,6 +108,13 @@ class Local:
     solves: tuple[Solution, Solution] | None = None
 
 
+def operator_of(batch: Batch) -> Aggregation:
+    """The one aggregation of the batch."""
+    P = batch.operators[0]
+    assert isinstance(P, Aggregation)
+    return P
+
+
 def solved_rows(batch: Batch) -> Rows:
     """The rows that the batch's operator gives out: the core, or core and halo (backward SGD)."""
     return batch.rows if batch.operators[0].num_outputs == batch.num_core else batch.ext
@@ -130,13 +137,15 @@ def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
     return b, p
 
 
-def halo_states(run: Run, batch: Batch, outside: CSR | None) -> Tensor | None:
-    """P_out H[halo]: what the halo's histories send to the rows solved for."""
+def halo_states(run: Run, batch: Batch) -> Tensor | None:
+    """P_out H[halo]: what the halo's histories send to the rows solved for; None where nothing is outside."""
+    outside = split(operator_of(batch).forward, operator_of(batch).num_outputs)[1]
     return None if outside is None else spmm(outside, run.H[1].pull(batch.halo).clamp_min(0))
 
 
-def halo_adjoints(run: Run, batch: Batch, outside: CSR | None) -> Tensor | None:
-    """P_out^T V[halo]."""
+def halo_adjoints(run: Run, batch: Batch) -> Tensor | None:
+    """P_out^T V[halo], likewise."""
+    outside = split(operator_of(batch).backward, operator_of(batch).num_outputs)[1]
     return None if outside is None else spmm(outside, run.V[1].pull(batch.halo))
 
 
@@ -146,21 +155,17 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
     for table in run.all_tables():
         table.prefetch(batch.halo)
     model.train()
-    P = batch.operators[0]
-    assert isinstance(P, Aggregation)
+    P = operator_of(batch)
     num, rows = P.num_outputs, solved_rows(batch)
-    inside, outside = split(P.forward, num)
-    inside_t, outside_t = split(P.backward, num)
     b, p = encoded(run, batch, dropout)
 
-    def arriving() -> Tensor:
-        sums = halo_adjoints(run, batch, outside_t)
-        assert sums is not None
-        return sums @ model.W.detach()
+    def arriving() -> Tensor | None:
+        sums = run.method.outer_adjoints(run, batch)
+        return None if sums is None else sums @ model.W.detach()
 
-    outer = halo_states(run, batch, outside)
-    ends = Ends(run.H[1].pull(rows), run.V[1].pull(rows), arriving if outside_t is not None else None)
-    h = model.equilibrium(b, inside, inside_t, outer, p, ends)
+    ends = Ends(run.H[1].pull(rows), run.V[1].pull(rows), arriving)
+    outer = run.method.outer_states(run, batch)
+    h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
     losses = problem.row_losses(model.decode(h, p), batch.y[:num], batch.labelled[:num])
     grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
     assert ends.states is not None
@@ -186,6 +191,5 @@ def estimate(run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Te
     if keep:
         count(run, found.solves)
     if keep and quiet:
-        for name, values in found.kept.items():
-            run.tables[name][1].push(found.rows, values)
+        run.method.remember(run, batch, found)
     return found.grads, found.loss

@@ -83,13 +83,14 @@ class Ends:
 
     Args:
         z_start, u_start: where to start from; None: zero.
-        arriving: called in the backward pass for what adjoints outside the rows send to their H; None: nothing.
+        arriving: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
+            that gives None: nothing.
         states, adjoints: filled in by the forward and the backward pass.
     """
 
     z_start: Tensor | None = None
     u_start: Tensor | None = None
-    arriving: Callable[[], Tensor] | None = None
+    arriving: Callable[[], Tensor | None] | None = None
     states: Solution | None = None
     adjoints: Solution | None = None
 
@@ -108,8 +109,9 @@ class _Solve(torch.autograd.Function):
         (G,) = grads
         (z,) = ctx.saved_tensors
         ends, equation, core = ctx.ends, ctx.equation, ctx.num_core
-        if ends.arriving is not None:
-            G = G + ends.arriving()
+        arrived = None if ends.arriving is None else ends.arriving()
+        if arrived is not None:
+            G = G + arrived
         ends.adjoints = equation.adjoints(z, G, torch.zeros_like(z) if ends.u_start is None else ends.u_start)
         u = ends.adjoints.value
         m = spmm(equation.P.leading(core), z.clamp_min(0))
