@@ -41,6 +41,8 @@ def test_compare(invoke: Invoke, tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "c" / "summary.json").read_text())
     assert all(name in json.dumps(summary) for name in methods.split(","))
     assert (tmp_path / "c" / "compare.png").exists()
+    measured = json.loads((tmp_path / "c" / "lmc4rec" / "errors.jsonl").read_text().splitlines()[-1])
+    assert {"H", "V", "in", "layer 1", "out"} == measured["layers"].keys()
 
 
 @pytest.mark.filterwarnings("ignore::lmc.errors.SolverWarning")
