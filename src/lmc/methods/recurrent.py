@@ -24,7 +24,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.history import Rows
 from lmc.methods.problem import Problem
-from lmc.models import Model, Pass, RecGCN
+from lmc.models import Model, Pass, Recurrent
 from lmc.models.equilibrium import Ends
 from lmc.sampling import derive
 from lmc.solvers import Solution
@@ -36,10 +36,13 @@ SOLVES = "solves"
 _FIELDS = ("batches", "forward_steps", "backward_steps", "unconverged", "worst_residual")
 
 
-def recurrent_model(model: Model) -> RecGCN:
+def recurrent_model(model: Model) -> Recurrent:
     """The model, where it is a recurrent one."""
-    if not isinstance(model, RecGCN):
-        raise ConfigError(f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN")
+    if not isinstance(model, Recurrent):
+        raise ConfigError(
+            f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN, or derive yours from "
+            "lmc.models.Recurrent"
+        )
     return model
 
 
@@ -153,7 +156,7 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
     """Solve a batch and differentiate; histories are read and not written."""
     problem, model = run.problem, recurrent_model(run.problem.model)
     for table in run.all_tables():
-        table.prefetch(batch.halo)
+        table.prefetch(run.method.reads(batch))
     model.train()
     P = operator_of(batch)
     num, rows = P.num_outputs, solved_rows(batch)

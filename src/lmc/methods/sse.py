@@ -76,16 +76,16 @@ class SSE(HistoryMethod):
         Z = run.H[1].pull(batch.ext)
         averaged = torch.lerp(Z[:c], self._step(run, batch, Z, b, p).detach(), self.momentum)
         z = self._step(run, batch, torch.cat([averaged, Z[c:]]), b, p)
-        z_once = z.detach().requires_grad_()
-        losses = problem.row_losses(model.decode(z_once.relu(), p), batch.y[:c], batch.labelled[:c])
+        fresh = z.detach().requires_grad_()
+        losses = problem.row_losses(model.decode(fresh.relu(), p), batch.y[:c], batch.labelled[:c])
         names = [name for name in run.parameters if name.startswith("lin_out.")]
-        first, *decoder = torch.autograd.grad(losses.sum(), [z_once, *(run.parameters[name] for name in names)])
-        u = first + (spmm(P.backward, first) @ model.W.detach()) * (z_once > 0)
+        first, *decoder = torch.autograd.grad(losses.sum(), [fresh, *(run.parameters[name] for name in names)])
+        u = first + (spmm(P.backward, first) @ model.W.detach()) * (fresh > 0)
         others = [name for name in run.parameters if name not in names]
         found = dict(zip(names, decoder, strict=True))
         found |= dict(zip(others, torch.autograd.grad(z, [run.parameters[name] for name in others], u), strict=True))
         return recurrent.Local(
-            batch.rows, z_once.detach(), u, [found[k] for k in run.parameters], losses.sum().detach(), {"H": averaged}
+            batch.rows, fresh.detach(), u, [found[k] for k in run.parameters], losses.sum().detach(), {"H": averaged}
         )
 
     def _step(self, run: Run, batch: Batch, Z: Tensor, b: Tensor, p: Pass) -> Tensor:

@@ -4,6 +4,7 @@ from lmc.models.base import Activation, Layer, Model
 from lmc.models.gcn import GCN
 from lmc.models.gcnii import GCNII
 from lmc.models.recgcn import RecGCN
+from lmc.models.recurrent import Recurrent
 from lmc.models.rows import BatchNorm, LayerNorm, Linear, Operator, Pass
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Operator",
     "Pass",
     "RecGCN",
+    "Recurrent",
 ]

@@ -5,20 +5,18 @@ It is "Implicit Graph Neural Networks" with an affine input map b(X).
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
-from lmc.models.equilibrium import Ends, Equilibrium, equilibrium
+from lmc.graph import CSR
+from lmc.models.base import Activation, Layer, check_rate, check_sizes, input_rate
+from lmc.models.recurrent import Recurrent, with_tolerance
 from lmc.models.rows import Linear, Operator, Pass
 from lmc.models.wellposed import onto_l1_ball, perron
-from lmc.solvers import Solver, solver
+from lmc.solvers import Solver
 
 
 class RecLayer(Layer):
@@ -36,7 +34,7 @@ class RecLayer(Layer):
         return self.lin.aggregate(P, h, p) + h0[: P.num_outputs]
 
 
-class RecGCN(Model):
+class RecGCN(Recurrent):
     """Z = P H W^T + b(X), H = relu(Z), b(X) = X B^T + c; logits = H C^T + e.
 
     The layer is iterated to its fixed point, so a node hears from every node it is connected with. The fixed point is
@@ -57,8 +55,6 @@ class RecGCN(Model):
         seed: of the initial parameters.
     """
 
-    recurrent = True
-    reads_input = True
     lambda_pf: Tensor
 
     def __init__(
@@ -85,7 +81,7 @@ class RecGCN(Model):
         self.dropout = check_rate("dropout", dropout)
         self.input_dropout = input_rate(input_dropout, self.dropout)
         self.p, self.kappa = p, float(kappa)
-        self.solver = _solver(solver, tol)
+        self.solver = with_tolerance(solver, tol)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = None
         self.layers = nn.ModuleList([RecLayer(hidden)])
@@ -95,14 +91,8 @@ class RecGCN(Model):
         self.reset_parameters(seed)
 
     @property
-    def settings(self) -> dict[str, object]:
-        own = {f"solver.{name}": value for name, value in vars(self.solver).items()}
-        return super().settings | {"solver": type(self.solver).__name__.lower()} | own
-
-    @property
-    def W(self) -> Tensor:
-        """The weights of the recurrence, [hidden, hidden]."""
-        return cast(RecLayer, self.layer(1)).lin.weight
+    def lin(self) -> Linear:
+        return cast(RecLayer, self.layer(1)).lin
 
     def reset_parameters(self, seed: int) -> None:
         super().reset_parameters(seed)
@@ -121,35 +111,3 @@ class RecGCN(Model):
             self.W.copy_(onto_l1_ball(self.W, radius))
         else:
             self.W.copy_(onto_l1_ball(self.W.t(), radius).t())
-
-    def exactly(self, P: CSR, P_t: CSR) -> Equilibrium:
-        """The fixed point among the rows of P, at the current parameters, to be solved as far as numbers allow.
-
-        Training solves to the solver's tolerance; what is called exact is a hundred times closer.
-        """
-        tol = min(self.solver.tol, max(self.solver.tol / 100, 10 * torch.finfo(self.W.dtype).eps))
-        return Equilibrium(P, P_t, self.W, _solver(self.solver, tol))
-
-    def equilibrium(self, b: Tensor, P: CSR, P_t: CSR, outer: Tensor | None, p: Pass, ends: Ends) -> Tensor:
-        """H of the rows of P, differentiable, in the paper's (21).
-
-        Args:
-            b: b(X) of these rows.
-            outer: messages summed from outside these rows, P_out H_out; None: there are none. They are held constant.
-        """
-        C = b if outer is None else b + cast(RecLayer, self.layer(1)).lin(outer, p)
-        return equilibrium(C, self.W, Equilibrium(P, P_t, self.W, self.solver), ends, p.core_of(P.num_rows))
-
-    def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
-        p = p or Pass()
-        operator = P[0] if isinstance(P, Sequence) else P
-        if not isinstance(operator, Aggregation) or operator.num_inputs != operator.num_outputs:
-            raise ConfigError(f"expected an Aggregation on one set of rows (got {operator!r}): a fixed point needs it")
-        b = self.encode(x, p)
-        assert isinstance(b, Tensor)
-        return self.decode(self.equilibrium(b, operator.forward, operator.backward, None, p, Ends()), p)
-
-
-def _solver(choice: str | Solver, tol: float | None) -> Solver:
-    chosen: Any = solver(choice)
-    return chosen if tol is None else dataclasses.replace(chosen, tol=tol)
