@@ -21,7 +21,10 @@ from lmc.solvers import Anderson
 
 def test_the_record_tells_of_the_solver() -> None:
     g = random_graph()
-    record = lmc.fit(g, RecGCN(6, 8, 4), LMC4Rec(4, 1), epochs=3, device="cpu")
+    model = RecGCN(6, 8, 4)
+    record = lmc.fit(g, model, LMC4Rec(4, 1), epochs=3, device="cpu")
+    assert lmc.evaluate(model, g) == record.epochs[-1].scores
+    assert lmc.evaluate(model, g, max_elements=100) == record.epochs[-1].scores  # chunk by chunk
     for epoch in record.epochs:
         assert epoch.solver is not None
         assert epoch.solver["forward_steps"] >= 1
