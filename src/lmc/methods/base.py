@@ -37,7 +37,7 @@ UNBIASED = "unbiased"
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(recurrent.Answers):
     """What all methods share; see the module's docstring."""
 
     name: ClassVar[str]
@@ -50,8 +50,6 @@ class Method:
     pooled_statistics: ClassVar[bool] = False
     trains_convolutional: ClassVar[bool] = True
     """Whether it trains models of several layers."""
-    trains_recurrent: ClassVar[bool] = False
-    """Whether it trains models that are iterated to a fixed point."""
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         """The halo, the operators and beta for a batch with these core rows."""
@@ -60,10 +58,6 @@ class Method:
     def keeps(self, problem: Problem) -> Kept:
         """The tables kept between steps: {"H": {2: 64}} is one of width 64 for the states of layer 2."""
         return {}
-
-    def keeps_recurrent(self, problem: Problem) -> Kept:
-        """The same for a recurrent model: its states Z and adjoints dL/dZ, from which the solver starts too."""
-        return recurrent.kept_tables(problem)
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         """Make the tables exact at the current parameters (no dropout, evaluation mode)."""
@@ -129,23 +123,6 @@ class Method:
         grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
         return list(grads), losses[: batch.num_core].sum().detach()
 
-    def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
-        """A batch of a recurrent model: states, adjoints and gradients; no history is written."""
-        return recurrent.local(run, batch, dropout)
-
-    def outer_states(self, run: Run, batch: Batch) -> Tensor | None:
-        """Recurrent models: messages from outside the rows solved for, summed; None: there are none."""
-        return recurrent.halo_states(run, batch)
-
-    def outer_adjoints(self, run: Run, batch: Batch) -> Tensor | None:
-        """Recurrent models: adjoints from outside the rows solved for, summed; None: there are none."""
-        return recurrent.halo_adjoints(run, batch)
-
-    def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
-        """Recurrent models: write the histories after a step."""
-        for name, values in found.kept.items():
-            run.tables[name][1].push(found.rows, values)
-
     def bind(
         self,
         graph: Graph,
@@ -189,12 +166,6 @@ class Method:
     def state_cut(self) -> Cut:
         """Where a layer's state lies."""
         return "before"
-
-    @property
-    def calm_share(self) -> float | None:
-        """Recurrent models with dropout: the share q of steps without it, which alone update the histories; None
-        where no message is read from the histories, and every step drops out."""
-        return None
 
     @property
     def tier(self) -> Store:

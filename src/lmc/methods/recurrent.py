@@ -15,7 +15,7 @@ halo (GAS), or without any (Cluster-GCN, full batch), brings a smaller matrix an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,12 +44,6 @@ def recurrent_model(model: Model) -> Recurrent:
             "lmc.models.Recurrent"
         )
     return model
-
-
-def kept_tables(problem: Problem) -> dict[str, dict[int, int]]:
-    """H[1] and V[1], for every method: where nothing is read from them by the halo, the solver starts from them."""
-    width = problem.model.widths[0]
-    return {"H": {1: width}, "V": {1: width}}
 
 
 def new_tally() -> dict[str, Tensor]:
@@ -140,18 +134,6 @@ def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
     return b, p
 
 
-def halo_states(run: Run, batch: Batch) -> Tensor | None:
-    """P_out H[halo]: what the halo's histories send to the rows solved for; None where nothing is outside."""
-    outside = split(operator_of(batch).forward, operator_of(batch).num_outputs)[1]
-    return None if outside is None else spmm(outside, run.H[1].pull(batch.halo).clamp_min(0))
-
-
-def halo_adjoints(run: Run, batch: Batch) -> Tensor | None:
-    """P_out^T V[halo], likewise."""
-    outside = split(operator_of(batch).backward, operator_of(batch).num_outputs)[1]
-    return None if outside is None else spmm(outside, run.V[1].pull(batch.halo))
-
-
 def local(run: Run, batch: Batch, dropout: bool) -> Local:
     """Solve a batch and differentiate; histories are read and not written."""
     problem, model = run.problem, recurrent_model(run.problem.model)
@@ -176,6 +158,43 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
     z, u = ends.states.value, ends.adjoints.value
     loss = losses[: batch.num_core].sum().detach()
     return Local(rows, z, u, list(grads), loss, {"H": z, "V": u}, (ends.states, ends.adjoints))
+
+
+class Answers:
+    """What a method answers about recurrent models, beside its operators; by default, as LMC4Rec and GAS do."""
+
+    trains_recurrent: ClassVar[bool] = False
+
+    @property
+    def calm_share(self) -> float | None:
+        """With dropout: the share q of steps without it, which alone update the histories; None where no message is
+        read from the histories, and every step drops out."""
+        return None
+
+    def keeps_recurrent(self, problem: Problem) -> dict[str, dict[int, int]]:
+        """The tables kept between steps: H[1] and V[1], the states Z and adjoints dL/dZ. Where no halo reads them, the
+        solver starts from them."""
+        width = problem.model.widths[0]
+        return {"H": {1: width}, "V": {1: width}}
+
+    def outer_states(self, run: Run, batch: Batch) -> Tensor | None:
+        """Messages from outside the rows solved for, summed: P_out H[halo]; None where nothing is outside."""
+        outside = split(operator_of(batch).forward, operator_of(batch).num_outputs)[1]
+        return None if outside is None else spmm(outside, run.H[1].pull(batch.halo).clamp_min(0))
+
+    def outer_adjoints(self, run: Run, batch: Batch) -> Tensor | None:
+        """Adjoints from outside the rows solved for, summed: P_out^T V[halo], likewise."""
+        outside = split(operator_of(batch).backward, operator_of(batch).num_outputs)[1]
+        return None if outside is None else spmm(outside, run.V[1].pull(batch.halo))
+
+    def local(self, run: Run, batch: Batch, dropout: bool) -> Local:
+        """States, adjoints and gradients of a batch; no history is written."""
+        return local(run, batch, dropout)
+
+    def remember(self, run: Run, batch: Batch, found: Local) -> None:
+        """Write the histories after a step."""
+        for name, values in found.kept.items():
+            run.tables[name][1].push(found.rows, values)
 
 
 def calm(run: Run, batch: Batch, q: float | None) -> bool:
