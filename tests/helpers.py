@@ -12,13 +12,17 @@ from torch import Tensor, nn
 
 from lmc.graph import CSR, Aggregation, Graph, gcn_norm
 from lmc.graph.csr import from_rows
-from lmc.methods import Run
+from lmc.methods import METHODS, Run
 from lmc.models import GCN, GCNII, Model, Pass
 
 # Two squares joined by a bridge, with one diagonal and a hanging node: degrees from 1 to 4, so that no two
 # normalisation weights agree by accident.
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4), (4, 5), (5, 6), (6, 4), (6, 7)]
 PARTS = torch.tensor([0, 0, 1, 1, 2, 2, 0, 2])
+
+CONVOLUTIONAL = {name: cls for name, cls in METHODS.items() if cls.trains_convolutional}
+RECURRENT = {name: cls for name, cls in METHODS.items() if cls.trains_recurrent}
+"""Methods by name, by the kind of model they train."""
 
 Gradients = dict[str, Tensor]
 M = TypeVar("M", bound=nn.Module)

@@ -25,3 +25,11 @@ class CheckpointError(LmcError, RuntimeError):
 
 class Interrupted(LmcError, KeyboardInterrupt):
     """Training was stopped by Ctrl-C after a finished step; the message says what was saved."""
+
+
+class SolverError(LmcError, ArithmeticError):
+    """A fixed-point iteration diverged."""
+
+
+class SolverWarning(UserWarning):
+    """A fixed-point iteration used up its steps before it reached its tolerance."""

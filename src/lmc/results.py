@@ -24,12 +24,15 @@ class EpochRecord:
     """One epoch. ``scores`` holds train, val and test accuracy (micro-F1 for multi-label), where evaluated.
 
     ``seconds`` counts training steps alone, from the run's start; ``loss`` is the mean of the batches' estimates.
+    ``solver``, for recurrent models: mean steps of a forward and of a backward solve, how many solves were
+    ``unconverged``, and the worst residual.
     """
 
     epoch: int
     loss: float
     seconds: float
     scores: Mapping[str, float] | None = None
+    solver: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)

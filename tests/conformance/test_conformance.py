@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from helpers import (
+    CONVOLUTIONAL as METHODS,
+)
+from helpers import (
     GRAPHS,
     MODELS,
     PARTS,
@@ -27,7 +30,7 @@ from helpers import (
     worst_error,
 )
 from lmc.graph import Graph
-from lmc.methods import METHODS, HistoryMethod, Method, Run
+from lmc.methods import HistoryMethod, Method, Run
 from lmc.models import GCN, Model
 
 

@@ -9,6 +9,9 @@ import torch
 
 import lmc
 from helpers import (
+    CONVOLUTIONAL as METHODS,
+)
+from helpers import (
     MODELS,
     PARTS,
     full_gradient,
@@ -21,7 +24,7 @@ from helpers import (
     worst_error,
 )
 from lmc.graph import Graph
-from lmc.methods import GAS, METHODS, BackwardSGD, ClusterGCN, ClusterMethod, GraphFM, LMC4Conv
+from lmc.methods import GAS, BackwardSGD, ClusterGCN, ClusterMethod, GraphFM, LMC4Conv
 from lmc.models import GCN, GCNII, Model
 from lmc.partition import partition
 

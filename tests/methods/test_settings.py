@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import PARTS, hand_graph, make, random_graph
+from helpers import CONVOLUTIONAL, PARTS, hand_graph, make, random_graph
 from lmc.errors import ConfigError, LmcError
 from lmc.methods import GAS, METHODS, BackwardSGD, ClusterGCN, GraphFM, LMC4Conv, Method, method_class
 from lmc.models import GCN, GCNII, Model
@@ -85,7 +85,7 @@ def test_an_assignment_that_disagrees_with_num_parts_is_refused() -> None:
     ],
     ids=["too short", "fractions", "negative", "gap"],
 )
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_a_bad_assignment_is_refused(name: str, parts: torch.Tensor, message: str) -> None:
     g = hand_graph()
     with pytest.raises(LmcError, match=message):
@@ -122,7 +122,7 @@ def test_a_missing_gpu_is_said() -> None:
         GAS().bind(g, make("gcn", g), PARTS, device="cuda")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_defaults_divide_a_small_graph_and_train(name: str) -> None:
     g = random_graph()
     run = METHODS[name]().bind(g, make("gcn", g))

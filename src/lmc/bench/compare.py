@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lmc.diagnostics import GradientProbe
+from lmc.diagnostics import EstimateProbe, GradientProbe
 from lmc.errors import Interrupted
 from lmc.graph import Batch, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
@@ -114,13 +114,21 @@ def has_error(method: Method) -> bool:
 
 
 def measure(probe: GradientProbe, run: Run, epoch: int) -> ErrorRecord:
-    """The error of the batches that come next, the mean of a few, by layer."""
-    measured = [probe(batch).backward_sgd for batch in _upcoming(run, epoch)]
+    """The error of the batches that come next, the mean of a few, by layer.
+
+    Recurrent models have errors of their states and adjoints beside them, "H" and "V".
+    """
+    batches = _upcoming(run, epoch)
+    measured = [probe(batch).backward_sgd for batch in batches]
     means = {name: sum(m[name] for m in measured) / len(measured) for name in measured[0]}
     layers: dict[str, list[float]] = {}
     for name, value in means.items():
         layers.setdefault(layer_of(name), []).append(value)
     by_layer = {layer: sum(values) / len(values) for layer, values in layers.items()}
+    if run.problem.model.recurrent:
+        estimates = EstimateProbe(run)
+        found = [estimates(batch) for batch in batches]
+        by_layer |= {"H": sum(e.H for e in found) / len(found), "V": sum(e.V for e in found) / len(found)}
     return ErrorRecord(epoch, by_layer, sum(means.values()) / len(means))
 
 

@@ -13,15 +13,15 @@ from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import METHODS, Method
-from lmc.models import GCN, GCNII, Model
+from lmc.models import GCN, GCNII, Model, RecGCN
 from lmc.train import Settings
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[Model]] = {"gcn": GCN, "gcnii": GCNII}
+MODELS: dict[str, type[Model]] = {"gcn": GCN, "gcnii": GCNII, "recgcn": RecGCN}
 
 _METHOD_FIELDS = {"parts": "num_parts", "clusters": "clusters_per_batch"}
-_MODEL_ARGUMENTS = {"layers": "num_layers", "gcnii_alpha": "alpha", "gcnii_theta": "theta"}
+_MODEL_ARGUMENTS = {"layers": "num_layers", "gcnii_alpha": "alpha", "gcnii_theta": "theta", "bounded_norm": "p"}
 _OFF_SWITCHES = {"forward": "--no-forward", "backward": "--no-backward"}
 
 

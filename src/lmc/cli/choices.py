@@ -35,6 +35,10 @@ class ModelChoice:
     linear_out: bool | None = None
     gcnii_alpha: float | None = None
     gcnii_theta: float | None = None
+    kappa: float | None = None
+    bounded_norm: str | None = None
+    solver: str | None = None
+    tol: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class MethodOptions:
     first_layer: str | None = None
     momentum: float | None = None
     adjoints: bool | None = None
+    update: str | None = None
+    q: float | None = None
     forward: bool | None = None
     backward: bool | None = None
 
@@ -146,6 +152,8 @@ _PARSERS = {
     "first_layer": _WORD,
     "momentum": _NUMBER,
     "adjoints": _TRUTH,
+    "update": _WORD,
+    "q": _NUMBER,
     "forward": _TRUTH,
     "backward": _TRUTH,
 }

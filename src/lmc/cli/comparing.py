@@ -54,7 +54,8 @@ def compare_command(
     by_layer = {label: mean_errors(records) for label, records in errors.items()}
     _write_summary(root / "summary.json", graph.name, model.name, runs, by_layer)
     depth = initial.num_layers
-    title = f"{graph.name} ({graph.num_nodes:,} nodes), {model.name.upper()} with {depth} layer{'s' * (depth > 1)}"
+    layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
+    title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
     figure = compare_figure(runs, by_layer, title, "micro-F1" if graph.multi_label else "accuracy")
     for kind in ("png", "svg"):
         save(figure, root / f"compare.{kind}")

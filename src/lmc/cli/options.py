@@ -29,7 +29,7 @@ Symmetrise = Annotated[
     typer.Option("--symmetrise", help="Repair one-way edges, duplicates and self-loops.", rich_help_panel=_DATA),
 ]
 
-Model = Annotated[str, typer.Option("--model", help="gcn or gcnii.", rich_help_panel=_MODEL)]
+Model = Annotated[str, typer.Option("--model", help="gcn, gcnii or recgcn.", rich_help_panel=_MODEL)]
 Hidden = Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.", rich_help_panel=_MODEL)]
 Layers = Annotated[
     int | None,
@@ -61,6 +61,20 @@ InitialShare = Annotated[
 ]
 Theta = Annotated[
     float | None, typer.Option("--gcnii-theta", help="gcnii: strength of the weights.", rich_help_panel=_MODEL)
+]
+Kappa = Annotated[
+    float | None,
+    typer.Option("--kappa", help="recgcn: bound of the weights' norm, below 1.", rich_help_panel=_MODEL),
+]
+BoundedNorm = Annotated[
+    str | None,
+    typer.Option("--bounded-norm", help="recgcn: which norm kappa bounds, 1 or inf.", rich_help_panel=_MODEL),
+]
+FixedPointSolver = Annotated[
+    str | None, typer.Option("--solver", help="recgcn: picard or anderson.", rich_help_panel=_MODEL)
+]
+Tolerance = Annotated[
+    float | None, typer.Option("--tol", help="recgcn: relative residual to solve to.", rich_help_panel=_MODEL)
 ]
 
 Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the parts.", rich_help_panel=_OPTIMISER)]
@@ -108,7 +122,15 @@ Adjoints = Annotated[
     ),
 ]
 Momentum = Annotated[
-    float | None, typer.Option("--momentum", help="fm: weight of the new message.", rich_help_panel=_METHOD)
+    float | None, typer.Option("--momentum", help="fm, sse: weight of the new message.", rich_help_panel=_METHOD)
+]
+Update = Annotated[
+    str | None,
+    typer.Option("--update", help="lmc4rec: histories take the solution, or one step.", rich_help_panel=_METHOD),
+]
+CalmShare = Annotated[
+    float | None,
+    typer.Option("--q", help="lmc4rec, sse: share of steps without dropout.", rich_help_panel=_METHOD),
 ]
 NoForward = Annotated[
     bool, typer.Option("--no-forward", help="lmc: without forward compensation.", rich_help_panel=_METHOD)

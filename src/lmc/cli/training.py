@@ -90,10 +90,19 @@ def _train(out: Console, run: Run, settings: Settings, run_dir: Path, resume: bo
         scores = ""
         for record in train(run, settings, run_dir, resume, stop):
             scores = _scores(record) or scores
-            line = f"loss {record.loss:.4f}  {scores}"
+            line = f"loss {record.loss:.4f}  {scores}{_solver(record)}"
             progress.update(task, completed=record.epoch, description=line)
             if not out.is_terminal and record.epoch % max(1, settings.epochs // 10) == 0:
                 progress.print(f"epoch {record.epoch:>4}/{settings.epochs}  {line}")
+
+
+def _solver(record: EpochRecord) -> str:
+    """Recurrent models: steps of a forward and a backward solve, and the solves that did not reach the tolerance."""
+    if not record.solver:
+        return ""
+    steps = f"  solver {record.solver['forward_steps']:.0f}+{record.solver['backward_steps']:.0f} steps"
+    failed = int(record.solver["unconverged"])
+    return steps + (f", {failed} unconverged" if failed else "")
 
 
 def _scores(record: EpochRecord) -> str:
@@ -115,5 +124,8 @@ def _summary(record: RunRecord) -> Table:
         seconds(record.seconds),
     )
     table.caption = f"in {record.run_dir}: epochs.jsonl, config.json, best.safetensors, checkpoint.safetensors"
+    failed = sum(int(e.solver["unconverged"]) for e in record.epochs if e.solver)
+    if failed:
+        table.caption += f"\n{failed} fixed points were not solved to the tolerance: lower --kappa or raise --tol"
     table.caption_justify = "left"
     return table

@@ -17,11 +17,12 @@ from torch import Tensor
 from lmc.graph.csr import CSR
 
 
-def spmm(A: CSR, x: Tensor) -> Tensor:
-    """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU."""
+def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
+    """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU; into ``out`` where it is given."""
+    if out is None:
+        out = x.new_empty(A.num_rows, x.shape[1])
     if A.nnz == 0:
-        return x.new_zeros(A.num_rows, x.shape[1])
-    out = x.new_empty(A.num_rows, x.shape[1])
+        return out.zero_()
     # beta = 0: the product overwrites; `A @ x` would fill the result with zeros first
     return torch.addmm(out, A.as_torch(), x, beta=0, out=out)
 

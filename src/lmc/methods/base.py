@@ -15,7 +15,8 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
 from lmc.history import Device, Rows, Store, store
-from lmc.methods.exact import exact_adjoints, exact_states
+from lmc.methods import recurrent
+from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run, check_device
 from lmc.models import Model, Operator, Pass
@@ -36,7 +37,7 @@ UNBIASED = "unbiased"
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(recurrent.Answers):
     """What all methods share; see the module's docstring."""
 
     name: ClassVar[str]
@@ -47,6 +48,8 @@ class Method:
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     caches_batches: ClassVar[bool] = True
     pooled_statistics: ClassVar[bool] = False
+    trains_convolutional: ClassVar[bool] = True
+    """Whether it trains models of several layers."""
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         """The halo, the operators and beta for a batch with these core rows."""
@@ -60,6 +63,9 @@ class Method:
         """Make the tables exact at the current parameters (no dropout, evaluation mode)."""
         if not run.H:
             return
+        if run.problem.model.recurrent:
+            # by batches a fixed point takes sweeps of them; as many rows as evaluation takes at once are quicker
+            chunks = list(chunks_of(run.problem))
         H = [t for _, t in exact_states(run.problem, chunks, lambda l, w: run.H.get(l) or run.table(w))]
         if run.V:
             # the tables themselves are filled: recorded steps read and write their memory
@@ -95,6 +101,8 @@ class Method:
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
         """Gradients and loss of a batch WITHOUT the factor b/c, as the histories hold their adjoints."""
         problem = run.problem
+        if problem.model.recurrent:
+            return recurrent.estimate(run, batch, keep, dropout)
         for table in run.all_tables():
             table.prefetch(self.reads(batch))
         problem.model.train()
@@ -131,6 +139,7 @@ class Method:
             seed: of batches and dropout masks.
         """
         check_widths(graph, model)
+        self._check_kind(model)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
         seed = int(seed)
@@ -138,7 +147,15 @@ class Method:
         problem = Problem.of(
             graph.permute(clusters.order), model, check_device(device), self.aggregates_once, self.state_cut
         )
+        model.prepare(problem.P)
         return Run(self, problem, clusters, seed)
+
+    def _check_kind(self, model: Model) -> None:
+        if not (self.trains_recurrent if model.recurrent else self.trains_convolutional):
+            wanted, remedy = ("layers, such as GCN,", "LMC4Rec") if model.recurrent else ("a fixed point", "LMC4Conv")
+            raise ConfigError(
+                f"expected a model with {wanted} for {self.title} (got {type(model).__name__}): use {remedy}"
+            )
 
     @property
     def aggregates_once(self) -> bool:

@@ -24,6 +24,7 @@ class ClusterGCN(ClusterMethod):
     title: ClassVar[str] = "Cluster-GCN"
     paper: ClassVar[str] = "Cluster-GCN: An Efficient Algorithm for Training Deep and Large GCNs"
     outside: ClassVar[str] = "dropped in both directions, adjacency renormalised"
+    trains_recurrent: ClassVar[bool] = True
 
     @property
     def aggregates_once(self) -> bool:

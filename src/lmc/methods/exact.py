@@ -15,6 +15,7 @@ from torch import Tensor
 from lmc.graph import Aggregation, Precomputed
 from lmc.history import Rows, Table
 from lmc.methods.problem import Problem
+from lmc.methods.recurrent_exact import settle_adjoints, settle_states
 from lmc.models import Operator, Pass
 
 MakeTable = Callable[[int, int], Table]
@@ -79,6 +80,11 @@ def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> I
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
     previous: Table | None = None
     with Evaluating(problem):
+        if problem.model.recurrent:
+            Z = make(1, problem.model.widths[0])
+            settle_states(problem, chunks, Z)
+            yield 1, Z
+            return
         for l, width in enumerate(problem.model.widths, start=1):
             table = make(l, width)
             for rows in chunks:
@@ -108,6 +114,10 @@ def exact_adjoints(
     graph = problem.graph
     with Evaluating(problem):
         above = make(L, problem.model.widths[-1])
+        if problem.model.recurrent:
+            settle_adjoints(problem, chunks, H[0], above)
+            yield 1, above
+            return
         for rows in chunks:
             s = H[L - 1].pull(rows).detach().requires_grad_()
             logits = problem.finish(s, Pass())

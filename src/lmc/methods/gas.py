@@ -27,6 +27,7 @@ class GAS(HistoryMethod):
     title: ClassVar[str] = "GAS"
     paper: ClassVar[str] = "GNNAutoScale: Scalable and Expressive GNNs via Historical Embeddings"
     outside: ClassVar[str] = "forward from the history, backward dropped"
+    trains_recurrent: ClassVar[bool] = True
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
@@ -34,6 +35,10 @@ class GAS(HistoryMethod):
             forward=problem.blocks.block(core, torch.cat([core, halo])), backward=problem.blocks.induced(core)
         )
         return halo, self.operators(problem, core.numel(), P), None
+
+    @property
+    def calm_share(self) -> float | None:
+        return 0.5  # as LMC4Rec, of which the paper makes it by dropping the backward compensation
 
     def keeps(self, problem: Problem) -> Kept:
         return {"H": dict(enumerate(problem.model.widths[:-1], start=1))}

@@ -12,6 +12,7 @@ from torch import Tensor
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
 from lmc.history import Table
+from lmc.methods import recurrent
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
@@ -46,11 +47,15 @@ class Run:
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        records = problem.device.type == "cuda" and method.tier.name == "device"
+        settles = problem.model.recurrent
+        # a solver reads its residual on the host, which a recording cannot
+        records = problem.device.type == "cuda" and method.tier.name == "device" and not settles
         self._recorder = Recorder(problem.device, self.generator) if records else None
-        kept = method.keeps(problem)
+        kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
+        if settles:
+            self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
 
     @property
     def H(self) -> dict[int, Table]:
@@ -74,7 +79,9 @@ class Run:
 
     @property
     def first_layer(self) -> str:
-        """ "complete" where P X is computed once, else "pruned"."""
+        """ "complete" where P X is computed once, else "pruned"; "recurrent" where there is but one."""
+        if self.problem.model.recurrent:
+            return "recurrent"
         return "complete" if self.problem.aggregated else "pruned"
 
     def batches(self, epoch: int | None = None, start: int = 0) -> Iterator[Batch]:
@@ -118,6 +125,10 @@ class Run:
         if batch.operators[0].num_inputs == batch.num_core:
             return self.problem.inputs(batch.rows)
         return self.problem.inputs(batch.ext)
+
+    def solves(self) -> dict[str, float] | None:
+        """Recurrent models: mean solver steps, failures and worst residual since the last call."""
+        return recurrent.take_tally(self)
 
     def all_tables(self) -> list[Table]:
         """Every table kept between steps."""

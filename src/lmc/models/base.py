@@ -73,6 +73,14 @@ class Model(nn.Module, ABC):
     lin_out: Linear | None
     reads_input: bool = False
     """Whether layers after the first read the encoded input h^0."""
+    recurrent: bool = False
+    """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
+
+    def prepare(self, P: CSR) -> None:
+        """Called once with the whole graph's aggregation matrix, before training on it."""
+
+    def project(self) -> None:
+        """Bring the parameters back to where the model is well-posed; call it after every optimiser step."""
 
     @property
     def num_layers(self) -> int:

@@ -35,6 +35,9 @@ _NAMES = {
     "fm": "GraphFM-OB",
     "lmc": "LMC",
     "backward-sgd": "backward SGD",
+    "sse": "SSE",
+    "lmc4rec": "LMC4Rec",
+    "cmc4rec": "CMC4Rec",
 }
 # Variants of one method share its hue; they differ in lightness, lines also in dashes and bars in hatching.
 _SHADES = (0.0, 0.45, -0.4, 0.7)

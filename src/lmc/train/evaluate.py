@@ -37,15 +37,21 @@ def evaluate(
 
 
 def evaluate_problem(
-    problem: Problem, history: str | Store = "device", max_elements: int = MAX_ELEMENTS
+    problem: Problem,
+    history: str | Store = "device",
+    max_elements: int = MAX_ELEMENTS,
+    start: Table | None = None,
 ) -> dict[str, float]:
-    """The same for a problem that is set up already."""
+    """The same for a problem that is set up already; a fixed point is sought from ``start`` on."""
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
     metrics = {split: _metric(graph).to(problem.device) for split in SPLITS}
     tier = store(history)
 
     def make(_: int, width: int) -> Table:
-        return tier.table(graph.num_nodes, width, problem.dtype, problem.device)
+        table = tier.table(graph.num_nodes, width, problem.dtype, problem.device)
+        if start is not None and problem.model.recurrent:
+            table.data().copy_(start.data())
+        return table
 
     states = exact_states(problem, chunks, make)
     (last,) = deque((table for _, table in states), maxlen=1)  # the tables before it are freed as it goes

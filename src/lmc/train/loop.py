@@ -137,6 +137,7 @@ def train(
             if settings.clip is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
             optimizer.step()
+            model.project()
             losses.append(stats.loss)
             position.step += 1
             if stop() and position.step < run.num_batches:
@@ -148,8 +149,8 @@ def train(
 
         epoch = position.epoch + 1
         due = settings.eval_every and (epoch % settings.eval_every == 0 or epoch == settings.epochs)
-        scores = evaluate_problem(run.problem, run.method.tier) if due else None
-        record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores)
+        scores = evaluate_problem(run.problem, run.method.tier, start=run.H.get(1)) if due else None
+        record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores, run.solves())
         position.epoch, position.step, position.loss = epoch, 0, 0.0
         if run_dir is not None:
             append_line(run_dir / "epochs.jsonl", record)

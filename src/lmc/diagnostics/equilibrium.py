@@ -1,0 +1,57 @@
+"""How far the states and adjoints of a recurrent model's mini-batch are from the exact ones (the paper's figure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lmc.graph import Batch
+from lmc.history import Table
+from lmc.methods import Run
+from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
+
+
+@dataclass(frozen=True)
+class EstimatedErrors:
+    """Relative errors |estimate - exact| / |exact| on the core rows of one batch.
+
+    ``H``: of the states H = relu(Z) that the batch's gradient reads; ``V``: of its adjoints dL/dZ.
+    """
+
+    H: float
+    V: float
+
+
+class EstimateProbe:
+    """Measures batches of one run at its current parameters; the exact values are solved for once, here."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        problem = run.problem
+
+        def make(_: int, width: int) -> Table:
+            return run.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
+
+        chunks = chunks_of(problem)
+        ((_, self._Z),) = exact_states(problem, chunks, make)
+        ((_, self._V),) = exact_adjoints(problem, chunks, [self._Z], make)
+
+    def __call__(self, batch: Batch) -> EstimatedErrors:
+        """The errors of ``batch``, without dropout; nothing is changed."""
+        model, c = self.run.problem.model, batch.num_core
+        training = model.training
+        found = self.run.method.local(self.run, batch, dropout=False)
+        model.train(training)
+        Z, V = self._Z.pull(batch.rows), self._V.pull(batch.rows)
+        return EstimatedErrors(_relative(found.z[:c].relu(), Z.relu()), _relative(found.u[:c], V))
+
+
+def estimated_errors(run: Run, batch: Batch) -> EstimatedErrors:
+    """The errors of one batch of a recurrent model."""
+    return EstimateProbe(run)(batch)
+
+
+def _relative(estimate: Tensor, exact: Tensor) -> float:
+    size, difference = float(exact.norm()), float((estimate - exact).norm())
+    return difference / size if size > 0 else difference

@@ -1,0 +1,78 @@
+"""LMC4Rec: "Provably Convergent Subgraph-wise Sampling for Fast GNN Training", Algorithm 2."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError
+from lmc.graph import Aggregation, Batch, spmm
+from lmc.methods import recurrent
+from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
+from lmc.methods.problem import Problem
+from lmc.methods.run import Run
+
+
+@dataclass(frozen=True)
+class LMC4Rec(HistoryMethod):
+    """The fixed points of states and adjoints on the core, with compensation from the halo's histories in both.
+
+    Args:
+        update: what the histories of the core become. "solution": the local fixed points, (21) and (23).
+            "step": one message-passing step from the histories, (20) and (22), as Algorithm 2 reads.
+        q: where the model drops out, the share of steps that run without dropout and update the histories; the others
+            drop out and leave the histories alone.
+    """
+
+    update: Literal["solution", "step"] = "solution"
+    q: float = 0.5
+
+    name: ClassVar[str] = "lmc4rec"
+    title: ClassVar[str] = "LMC4Rec"
+    paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
+    outside: ClassVar[str] = "compensated in both directions (recurrent models)"
+    facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
+    trains_convolutional: ClassVar[bool] = False
+    trains_recurrent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.update not in ("solution", "step"):
+            raise ConfigError(f'expected update "solution" or "step" (got {self.update!r})')
+        if not 0 < self.q <= 1:
+            raise ConfigError(f"expected q in (0, 1] (got {self.q}): histories need steps without dropout")
+
+    @property
+    def calm_share(self) -> float | None:
+        return self.q
+
+    def keeps(self, problem: Problem) -> Kept:
+        return self.keeps_recurrent(problem)
+
+    def layout(self, problem: Problem, core: Tensor) -> Layout:
+        halo = problem.blocks.halo(core)
+        P = problem.blocks.block(core, torch.cat([core, halo]))
+        return halo, (Aggregation(forward=P, backward=P),), None  # P[core, ext] is P^T[core, ext]
+
+    def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
+        found = super().local(run, batch, dropout)
+        return found if self.update == "solution" else dataclasses.replace(found, kept=self._stepped(run, batch))
+
+    def _stepped(self, run: Run, batch: Batch) -> dict[str, Tensor]:
+        """One step from the histories: Z by (20); V by (22), at the states that (20) gives."""
+        problem, model = run.problem, recurrent.recurrent_model(run.problem.model)
+        P = batch.operators[0]
+        assert isinstance(P, Aggregation)
+        with torch.no_grad():
+            b, p = recurrent.encoded(run, batch, dropout=False)
+            z = torch.addmm(b, spmm(P.forward, run.H[1].pull(batch.ext).clamp_min(0)), model.W.t())
+        h = z.clamp_min(0).requires_grad_()
+        c = batch.num_core
+        losses = problem.row_losses(model.decode(h, p), batch.y[:c], batch.labelled[:c])
+        (G,) = torch.autograd.grad(losses.sum(), h)
+        V = torch.addmm(G, spmm(P.backward, run.V[1].pull(batch.ext)), model.W.detach())
+        return {"H": z, "V": V * (z > 0)}

@@ -1,0 +1,124 @@
+"""A fixed point on a set of rows, and implicit differentiation through it: written once, for every method.
+
+    forward    Z = P relu(Z) W^T + C                         C: what does not change while Z is sought
+    backward   U = 1[Z > 0] * (P^T U W + G)                  U = dL/dZ; G = dL/dH of the loss and of what is outside
+
+U is the adjoint (I - J)^-T of the forward equation; it is never inverted, but iterated as Z is. One iteration is one
+sparse and one dense product, and allocates nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmc.errors import SolverWarning
+from lmc.graph import CSR, spmm
+from lmc.solvers import Solution, Solver, solve
+
+REMEDY = (
+    "the weights of the fixed point are outside the set where it is well-posed; call model.project() after every "
+    "optimiser step (lmc.fit does), or lower kappa"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Equilibrium:
+    """The two equations on some rows.
+
+    Args:
+        P: the aggregation among these rows; ``P_t`` its transpose.
+        W: the weights, [d, d].
+        solver: of both equations.
+    """
+
+    P: CSR
+    P_t: CSR
+    W: Tensor
+    solver: Solver
+
+    def states(self, C: Tensor, start: Tensor) -> Solution:
+        """Z = P relu(Z) W^T + C."""
+        C, W_t = C.detach(), self.W.detach().t()
+        h, m = torch.empty_like(start), torch.empty_like(start)
+
+        def step(z: Tensor, out: Tensor) -> None:
+            torch.clamp_min(z, 0, out=h)
+            torch.addmm(C, spmm(self.P, h, out=m), W_t, out=out)
+
+        return self._solved("states", step, start)
+
+    def adjoints(self, z: Tensor, G: Tensor, start: Tensor) -> Solution:
+        """U = 1[Z > 0] * (P^T U W + G)."""
+        G, W = G.detach(), self.W.detach()
+        active = (z > 0).to(z.dtype)
+        q = torch.empty_like(start)
+
+        def step(u: Tensor, out: Tensor) -> None:
+            torch.addmm(G, spmm(self.P_t, u, out=q), W, out=out)
+            out.mul_(active)
+
+        return self._solved("adjoints", step, start)
+
+    def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor) -> Solution:
+        solution = solve(step, start, self.solver, REMEDY)
+        if not solution.converged:
+            warnings.warn(
+                f"expected the {what} to settle to {self.solver.tol:g} (got {solution.residual:.2g} after "
+                f"{solution.steps} steps): allow more steps, raise the tolerance, or lower kappa",
+                SolverWarning,
+                stacklevel=2,
+            )
+        return solution
+
+
+@dataclass
+class Ends:
+    """What a method brings to the two solves, and what it takes away from them.
+
+    Args:
+        z_start, u_start: where to start from; None: zero.
+        arriving: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
+            that gives None: nothing.
+        states, adjoints: filled in by the forward and the backward pass.
+    """
+
+    z_start: Tensor | None = None
+    u_start: Tensor | None = None
+    arriving: Callable[[], Tensor | None] | None = None
+    states: Solution | None = None
+    adjoints: Solution | None = None
+
+
+class _Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, C: Tensor, W: Tensor, equation: Equilibrium, ends: Ends, num_core: int) -> Tensor:
+        ctx.equation, ctx.ends, ctx.num_core = equation, ends, num_core
+        ends.states = equation.states(C, torch.zeros_like(C) if ends.z_start is None else ends.z_start)
+        z = ends.states.value
+        ctx.save_for_backward(z)
+        return z.clamp_min(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        (G,) = grads
+        (z,) = ctx.saved_tensors
+        ends, equation, core = ctx.ends, ctx.equation, ctx.num_core
+        arrived = None if ends.arriving is None else ends.arriving()
+        if arrived is not None:
+            G = G + arrived
+        ends.adjoints = equation.adjoints(z, G, torch.zeros_like(z) if ends.u_start is None else ends.u_start)
+        u = ends.adjoints.value
+        m = spmm(equation.P.leading(core), z.clamp_min(0))
+        return u, u[:core].t() @ m, None, None, None
+
+
+def equilibrium(C: Tensor, W: Tensor, equation: Equilibrium, ends: Ends, num_core: int) -> Tensor:
+    """H = relu(Z) of the fixed point, differentiable in C and W; W takes its gradient from the first ``num_core``
+    rows."""
+    return _Solve.apply(C, W, equation, ends, num_core)

@@ -1,0 +1,113 @@
+"""RecGCN: the recurrent GNN of "Provably Convergent Subgraph-wise Sampling for Fast GNN Training".
+
+It is "Implicit Graph Neural Networks" with an affine input map b(X).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from lmc.errors import ConfigError
+from lmc.graph import CSR
+from lmc.models.base import Activation, Layer, check_rate, check_sizes, input_rate
+from lmc.models.recurrent import Recurrent, with_tolerance
+from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.wellposed import onto_l1_ball, perron
+from lmc.solvers import Solver
+
+
+class RecLayer(Layer):
+    """One message-passing step of the recurrence: s = P h W^T + b(X)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lin = Linear(width, width, bias=False)
+        self.activation = Activation(width, None)
+        self.out_width = width
+        self.dropout = 0.0
+
+    def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+        assert isinstance(h0, Tensor)
+        return self.lin.aggregate(P, h, p) + h0[: P.num_outputs]
+
+
+class RecGCN(Recurrent):
+    """Z = P H W^T + b(X), H = relu(Z), b(X) = X B^T + c; logits = H C^T + e.
+
+    The layer is iterated to its fixed point, so a node hears from every node it is connected with. The fixed point is
+    well-posed where lambda_pf(P) |W|_p < 1. :meth:`project` brings W back there, and has to be called after every
+    optimiser step: ``lmc.fit`` does, a loop of one's own must.
+
+    Args:
+        in_width: feature width. Without features take the identity: the rows of B^T are then learned embeddings.
+        hidden: width of the state.
+        out_width: number of classes.
+        dropout: rate on H before the output layer.
+        input_dropout: rate on the features; True: the same rate.
+        p: the norm that is bounded, "inf" (rows of W) or "1" (its columns).
+        kappa: in (0, 1); the bound is kappa / lambda_pf(P). Nearer to 1 a node hears from farther away, and the
+            iterations grow like 1 / (1 - kappa).
+        solver: of the fixed points: "picard", "anderson", or a record of :mod:`lmc.solvers`.
+        tol: relative residual to solve to; None: the solver's own.
+        seed: of the initial parameters.
+    """
+
+    lambda_pf: Tensor
+
+    def __init__(
+        self,
+        in_width: int,
+        hidden: int,
+        out_width: int,
+        dropout: float = 0.0,
+        *,
+        input_dropout: float | bool = False,
+        p: Literal["1", "inf"] = "inf",
+        kappa: float = 0.95,
+        solver: str | Solver = "picard",
+        tol: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width)
+        if p not in ("1", "inf"):
+            raise ConfigError(f'expected p "1" or "inf" (got {p!r})')
+        if not 0 < kappa < 1:
+            raise ConfigError(f"expected kappa in (0, 1) (got {kappa}): at 1 the fixed point may not exist")
+        self.in_width, self.out_width = in_width, out_width
+        self.dropout = check_rate("dropout", dropout)
+        self.input_dropout = input_rate(input_dropout, self.dropout)
+        self.p, self.kappa = p, float(kappa)
+        self.solver = with_tolerance(solver, tol)
+        self.lin_in = Linear(in_width, hidden)
+        self.act_in = None
+        self.layers = nn.ModuleList([RecLayer(hidden)])
+        self.lin_out = Linear(hidden, out_width)
+        # of the graph at hand; until prepare() has seen it, that of the GCN normalisation
+        self.register_buffer("lambda_pf", torch.ones(()))
+        self.reset_parameters(seed)
+
+    @property
+    def lin(self) -> Linear:
+        return cast(RecLayer, self.layer(1)).lin
+
+    def reset_parameters(self, seed: int) -> None:
+        super().reset_parameters(seed)
+        self.project()
+
+    def prepare(self, P: CSR) -> None:
+        """Measure lambda_pf(P), and project."""
+        self.lambda_pf.copy_(perron(P))
+        self.project()
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """W <- the nearest matrix with |W|_p <= kappa / lambda_pf(P)."""
+        radius = self.kappa / self.lambda_pf
+        if self.p == "inf":
+            self.W.copy_(onto_l1_ball(self.W, radius))
+        else:
+            self.W.copy_(onto_l1_ball(self.W.t(), radius).t())

@@ -1,0 +1,111 @@
+"""The one loop of every fixed-point solver.
+
+A map writes f(x) into memory it is given, so that an iteration allocates nothing of the size of x. The relative
+residual |f(x) - x| / |f(x)| is what stops the loop; reading it makes the host wait for the device, so on a GPU it is
+read every few steps only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError, SolverError
+
+Map = Callable[[Tensor, Tensor], None]
+"""f(x, out) writes the map's value at x into ``out``; x and ``out`` are different memory."""
+
+GROWTH = 1e4
+"""A change from step to step this many times the first one is divergence: a contraction's is at most sqrt(width)."""
+CUDA_CHECK_EVERY = 4
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found.
+
+    Args:
+        value: f at the last iterate.
+        steps: evaluations of the map.
+        residual: |f(x) - x| / |f(x)| at the last iterate.
+        converged: whether that is within the tolerance.
+    """
+
+    value: Tensor
+    steps: int
+    residual: float
+    converged: bool
+
+
+class Iteration(Protocol):
+    """The state of a solver between two steps."""
+
+    def advance(self, x: Tensor, fx: Tensor) -> tuple[Tensor, Tensor]:
+        """The next iterate, and memory for its value, from the last one and its value; both may be overwritten."""
+
+
+class Solver(Protocol):
+    """A recipe: tolerance and budget, and how the next iterate follows from the last ones."""
+
+    @property
+    def tol(self) -> float: ...
+
+    @property
+    def max_steps(self) -> int: ...
+
+    @property
+    def check_every(self) -> int | None: ...
+
+    def begin(self, x: Tensor) -> Iteration:
+        """A fresh iteration for values like ``x``."""
+
+
+def check(tol: float, max_steps: int, damping: float, check_every: int | None) -> None:
+    """Settings that mean something."""
+    if not 0 < tol < 1:
+        raise ConfigError(f"expected tol in (0, 1) (got {tol})")
+    if max_steps < 1:
+        raise ConfigError(f"expected max_steps of at least 1 (got {max_steps})")
+    if not 0 < damping <= 1:
+        raise ConfigError(f"expected damping in (0, 1] (got {damping})")
+    if check_every is not None and check_every < 1:
+        raise ConfigError(f"expected check_every of at least 1, or None (got {check_every})")
+
+
+@torch.no_grad()
+def solve(f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iteration") -> Solution:
+    """Iterate from ``start`` (which stays as it is) until the tolerance or the budget is reached.
+
+    Divergence raises :class:`lmc.errors.SolverError`; a budget that is used up does not: ``converged`` says so.
+
+    Args:
+        remedy: what the user can do about divergence; it ends the message.
+    """
+    x = start.clone(memory_format=torch.contiguous_format)
+    fx = torch.empty_like(x)
+    change = torch.empty_like(x)
+    every = solver.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
+    iteration = solver.begin(x)
+    first = residual = math.inf
+    for step in range(1, solver.max_steps + 1):
+        f(x, fx)
+        last = step == solver.max_steps
+        if step == 1 or last or step % every == 0:
+            torch.sub(fx, x, out=change)
+            moved, size = torch.stack([change.norm(), fx.norm()]).tolist()
+            first = min(first, moved) if step == 1 else first
+            if not math.isfinite(moved) or moved > GROWTH * max(first, 1e-300):
+                raise SolverError(
+                    f"expected a fixed-point iteration that settles (got a change of {moved:.3g} at step {step} after "
+                    f"{first:.3g} at step 1): {remedy}"
+                )
+            residual = moved / size if size > 0 else moved
+            if residual <= solver.tol or last:
+                return Solution(fx, step, residual, residual <= solver.tol)
+        x, fx = iteration.advance(x, fx)
+    raise AssertionError("unreachable: the last step returns")

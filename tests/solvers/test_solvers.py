@@ -1,0 +1,131 @@
+"""Fixed points against direct solves, and what a solver says when it fails."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import chance
+from lmc.errors import ConfigError, SolverError
+from lmc.solvers import Anderson, Map, Picard, Solver, solve, solver
+
+ALL = [Picard(tol=1e-12), Picard(tol=1e-12, damping=0.7), Anderson(tol=1e-12), Anderson(tol=1e-12, damping=0.8)]
+
+
+def contraction(radius: float, n: int = 12, seed: int = 0) -> tuple[Map, Tensor, Tensor]:
+    """x -> x A + c with |A| = ``radius``, its start, and its fixed point by a dense solve."""
+    A = torch.randn(n, n, generator=chance(seed), dtype=torch.float64)
+    A = (A + A.t()) / 2
+    A *= radius / torch.linalg.matrix_norm(A, 2)
+    c = torch.randn(5, n, generator=chance(seed + 1), dtype=torch.float64)
+
+    def f(x: Tensor, out: Tensor) -> None:
+        torch.addmm(c, x, A, out=out)
+
+    return f, torch.zeros_like(c), torch.linalg.solve(torch.eye(n, dtype=torch.float64) - A, c, left=False)
+
+
+@pytest.mark.parametrize("chosen", ALL, ids=repr)
+def test_the_fixed_point_is_that_of_a_direct_solve(chosen: Solver) -> None:
+    f, start, want = contraction(0.8)
+    found = solve(f, start, chosen)
+    assert found.converged
+    assert found.residual <= 1e-12
+    torch.testing.assert_close(found.value, want, rtol=1e-10, atol=1e-10)
+
+
+def test_the_start_is_left_alone_and_a_good_one_is_quick() -> None:
+    f, start, want = contraction(0.8)
+    cold = solve(f, start, Picard(tol=1e-10))
+    assert not bool(start.any())
+    warm = solve(f, want + 1e-8, Picard(tol=1e-10))
+    assert solve(f, want, Picard(tol=1e-10)).steps == 1
+    assert warm.steps < cold.steps / 2
+
+
+def test_anderson_needs_fewer_steps_where_the_map_contracts_slowly() -> None:
+    f, start, _ = contraction(0.99)
+    picard = solve(f, start, Picard(tol=1e-10, max_steps=5000))
+    anderson = solve(f, start, Anderson(tol=1e-10, memory=8))
+    assert picard.converged
+    assert anderson.converged
+    assert anderson.steps < picard.steps / 5
+
+
+@pytest.mark.parametrize("chosen", [Picard(tol=1e-12, max_steps=7), Anderson(tol=1e-12, max_steps=7)], ids=repr)
+def test_a_budget_used_up_is_said(chosen: Solver) -> None:
+    f, start, want = contraction(0.99)
+    found = solve(f, start, chosen)
+    assert not found.converged
+    assert found.steps == 7
+    assert found.residual > 1e-12
+    assert not torch.allclose(found.value, want)
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_the_residual_may_be_read_seldom(every: int) -> None:
+    f, start, want = contraction(0.8)
+    often, seldom = (solve(f, start, Picard(tol=1e-10, check_every=k)) for k in (1, every))
+    assert often.steps <= seldom.steps < often.steps + every
+    torch.testing.assert_close(seldom.value, want, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("growth", [1.5, 1e30])
+def test_divergence_stops_and_names_the_remedy(growth: float) -> None:
+    def f(x: Tensor, out: Tensor) -> None:
+        torch.mul(x, growth, out=out)
+
+    with pytest.raises(SolverError, match=r"settles.*project the weights"):
+        solve(f, torch.ones(3, 2), Picard(), remedy="project the weights")
+
+
+def test_not_a_number_stops() -> None:
+    def f(x: Tensor, out: Tensor) -> None:
+        out.fill_(torch.nan)
+
+    with pytest.raises(SolverError, match="nan"):
+        solve(f, torch.zeros(2, 2), Picard())
+
+
+def test_an_iteration_allocates_nothing_of_the_size_of_x() -> None:
+    f, start, _ = contraction(0.8)
+    seen: set[int] = set()
+
+    def spied(x: Tensor, out: Tensor) -> None:
+        seen.update((x.data_ptr(), out.data_ptr()))
+        f(x, out)
+
+    assert solve(spied, start, Picard(tol=1e-12)).steps > 20
+    assert len(seen) == 2  # two buffers that change places
+
+
+def test_a_zero_fixed_point_is_found() -> None:
+    def f(x: Tensor, out: Tensor) -> None:
+        out.zero_()
+
+    found = solve(f, torch.ones(3, 2), Picard())
+    assert found.converged
+    assert not bool(found.value.any())
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Picard, {"tol": 0}),
+        (Picard, {"max_steps": 0}),
+        (Picard, {"damping": 1.5}),
+        (Picard, {"check_every": 0}),
+        (Anderson, {"memory": 1}),
+    ],
+)
+def test_settings_without_meaning_are_refused(kind: type[Picard] | type[Anderson], wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"expected \w+ (of|in)"):
+        kind(**wrong)  # type: ignore[arg-type]
+
+
+def test_solvers_have_names() -> None:
+    assert solver("anderson") == Anderson()
+    assert solver(Picard(tol=0.1)) == Picard(tol=0.1)
+    with pytest.raises(ConfigError, match=r"picard.*got 'newton'"):
+        solver("newton")

@@ -1,0 +1,158 @@
+"""Training recurrent models: the record, resuming, chains whose ends are far apart, and the citation graphs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean
+
+import pytest
+import torch
+
+import lmc
+from helpers import random_graph
+from lmc.errors import Interrupted
+from lmc.graph import Graph
+from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, CMC4Rec, FullBatch, LMC4Rec, Method
+from lmc.models import GCN, RecGCN
+from lmc.results import EpochRecord
+from lmc.solvers import Anderson
+
+
+def test_the_record_tells_of_the_solver() -> None:
+    g = random_graph()
+    model = RecGCN(6, 8, 4)
+    record = lmc.fit(g, model, LMC4Rec(4, 1), epochs=3, device="cpu")
+    assert lmc.evaluate(model, g) == record.epochs[-1].scores
+    assert lmc.evaluate(model, g, max_elements=100) == record.epochs[-1].scores  # chunk by chunk
+    for epoch in record.epochs:
+        assert epoch.solver is not None
+        assert epoch.solver["forward_steps"] >= 1
+        assert epoch.solver["unconverged"] == 0
+    assert record.config["model"]["solver"] == "picard"
+    assert record.config["first_layer"] == "recurrent"
+    assert lmc.fit(g, GCN(6, 8, 4), FullBatch(), epochs=1, device="cpu").epochs[0].solver is None
+
+
+@pytest.mark.parametrize("method", [LMC4Rec(4, 1), CMC4Rec(4, 1), SSE(4, 1), FullBatch()], ids=lambda m: m.name)
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(method: Method, tmp_path: Path) -> None:
+    g = random_graph()
+
+    def fit(folder: str, stop_after: int | None = None, resume: bool = False) -> tuple[RecGCN, lmc.RunRecord]:
+        def listen(record: EpochRecord) -> None:
+            if record.epoch == stop_after:
+                raise Interrupted("enough")
+
+        model = RecGCN(6, 8, 4, input_dropout=0.2, seed=1)
+        record = lmc.fit(
+            g, model, method, epochs=6, device="cpu", run_dir=tmp_path / folder, resume=resume, on_epoch=listen,
+            checkpoint_seconds=0,
+        )  # fmt: skip
+        return model, record
+
+    straight, record = fit("a")
+    with pytest.raises(Interrupted):
+        fit("b", stop_after=3)
+    again, taken_up = fit("b", resume=True)
+    for p, q in zip(straight.parameters(), again.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert [e.loss for e in record.epochs] == [e.loss for e in taken_up.epochs]
+    assert [e.scores for e in record.epochs] == [e.scores for e in taken_up.epochs]
+
+
+def chains(length: int, count: int = 10, seed: int = 0) -> Graph:
+    """Chains of two classes, known from the features of their first node alone."""
+    n = count * length
+    node = torch.arange(n).view(count, length)
+    one_way = torch.stack([node[:, :-1].reshape(-1), node[:, 1:].reshape(-1)])
+    kind = torch.arange(count) % 2
+    x = torch.zeros(n, 2)
+    x[node[:, 0], kind] = 1
+    mask = torch.rand(n, generator=torch.Generator().manual_seed(seed))
+    return Graph.from_edges(
+        torch.cat([one_way, one_way.flip(0)], 1), x, kind.repeat_interleave(length),
+        train=mask < 0.3, val=(mask >= 0.3) & (mask < 0.5), test=mask >= 0.5, name=f"chains-{length}",
+    )  # fmt: skip
+
+
+def learned(g: Graph, method: Method, epochs: int, kappa: float) -> float:
+    """Test accuracy of RecGCN on chains: a norm close to 1 lets a node hear from far away."""
+    model = RecGCN(2, 4, 2, kappa=kappa, solver=Anderson(tol=1e-7, max_steps=2000)).double()
+    record = lmc.fit(g, model, method, epochs=epochs, lr=0.003, clip=0.1, eval_every=10, device="cpu")
+    assert record.test is not None
+    return record.test
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [50, 100])
+def test_chains_are_learned_by_the_fixed_point_and_not_by_two_layers(
+    length: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = chains(length)
+    two_layers = lmc.fit(g, GCN(2, 16, 2, num_layers=2), FullBatch(), epochs=200, device="cpu", eval_every=20).test
+    full = learned(g, FullBatch(), 600, 0.999)
+    ours = learned(g, LMC4Rec(10, 5), 300, 0.999)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\nchains of {length}: 2-layer GCN {two_layers:.3f}, full batch {full:.3f}, LMC4Rec {ours:.3f}\n"
+        )
+    assert two_layers is not None
+    assert two_layers < 0.7
+    assert full > 0.95
+    assert ours > 0.95
+
+
+RATES = {"cora": (3e-3, 1e-3), "citeseer": (1e-2, 1e-3), "pubmed": (3e-3, 3e-4)}
+"""Learning rates for METIS and for random parts."""
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize("how", ["metis", "random"])
+@pytest.mark.parametrize("name", RATES)
+def test_lmc4rec_is_within_a_point_of_backward_sgd(
+    data_dir: Path, name: str, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = lmc.load(data_dir / f"{name}.npz")
+    lr = RATES[name][how == "random"]
+    tests: dict[str, float] = {}
+    losses: dict[str, float] = {}
+    for cls in (BackwardSGD, LMC4Rec):
+        records = []
+        for seed in range(5):
+            model = RecGCN(g.num_features, 128, g.num_classes, seed=seed)
+            method = cls(10, 2, partition=how)
+            records.append(lmc.fit(g, model, method, epochs=40, lr=lr, seed=seed, device="cpu"))
+        tests[cls.title] = mean(r.test or 0.0 for r in records)
+        losses[cls.title] = mean(r.epochs[9].loss for r in records)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{name}, {how}: test {tests}, loss after 10 epochs {losses}\n")
+    assert tests["LMC4Rec"] > tests["Backward SGD"] - 0.01
+    assert losses["LMC4Rec"] < 1.25 * losses["Backward SGD"] + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize("how", ["metis", "random"])
+def test_estimated_errors_on_cora(data_dir: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    g = lmc.load(data_dir / "cora.npz")
+    V: dict[str, float] = {}
+    for cls in (CMC4Rec, LMC4Rec, GAS, ClusterGCN, SSE):
+        run = cls(10, 2, partition=how).bind(g, RecGCN(g.num_features, 128, g.num_classes))
+        run.refresh()
+        optimiser = torch.optim.Adam(run.problem.model.parameters(), lr=RATES["cora"][how == "random"])
+        measured = []
+        for epoch in range(40):
+            for batch in run.batches():
+                optimiser.zero_grad()
+                run.accumulate(batch)
+                optimiser.step()
+                run.problem.model.project()
+            if epoch % 8 == 7:
+                probe = lmc.diagnostics.EstimateProbe(run)
+                measured += [probe(batch).V for batch in run.batches(epoch + 1)]
+        V[cls.title] = mean(measured)
+    with capsys.disabled():
+        sys.stdout.write(f"\ncora, {how}: mean error of V {V}\n")
+    assert V["CMC4Rec"] < V["LMC4Rec"] < V["GAS"] < V["Cluster-GCN"]
+    assert V["LMC4Rec"] < V["SSE"]
