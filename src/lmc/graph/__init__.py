@@ -3,19 +3,23 @@
 from lmc.graph.batch import Batch
 from lmc.graph.csr import CSR
 from lmc.graph.graph import SPLITS, Graph
-from lmc.graph.normalise import gcn_norm, renormalise
-from lmc.graph.product import Aggregation, Precomputed, sparse_product, spmm
+from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
+from lmc.graph.product import Aggregation, Precomputed, Recalling, beside, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
 
 __all__ = [
     "CSR",
+    "NORMALISATIONS",
     "SPLITS",
     "Aggregation",
     "Batch",
     "Extractor",
     "Graph",
     "Precomputed",
+    "Recalling",
+    "beside",
     "gcn_norm",
+    "normalise",
     "renormalise",
     "sparse_product",
     "spmm",

@@ -31,5 +31,5 @@ class ClusterGCN(ClusterMethod):
         return False
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
-        P = Aggregation.exact(renormalise(problem.blocks.induced(core)))
+        P = Aggregation.exact(renormalise(problem.blocks.induced(core), problem.model.normalisation))
         return core[:0], self.operators(problem, core.numel(), P), None

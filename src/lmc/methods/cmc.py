@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import Aggregation, Batch, spmm
+from lmc.graph import Aggregation, Batch, Extractor, spmm
 from lmc.history import Rows, Table
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.methods.exact import Evaluating, cut, exact_adjoints, exact_states
+from lmc.methods.exact import Evaluating, exact_adjoints, exact_states
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Operator, Pass
@@ -110,16 +110,17 @@ class Completion:
         return _Complete.apply(t, None if clean is None or clean is t else clean.detach(), self)
 
     def forward(self, t: Tensor, clean: Tensor) -> Tensor:
-        return self._read("T", "M", t, clean, None)
+        return self._read(self.P, "T", "M", t, clean, None)
 
     def backward(self, v: Tensor) -> Tensor:
         if "V" not in self.run.tables:
             return self.P.adjoint(v)
-        return self._read("V", "U", v, v, trust(self.run, self.batch, "V", self.l))
+        transpose = Aggregation(self.P.backward, self.P.forward)
+        return self._read(transpose, "V", "U", v, v, trust(self.run, self.batch, "V", self.l))
 
-    def _read(self, rows: str, sums: str, t: Tensor, clean: Tensor, gamma: Tensor | None) -> Tensor:
+    def _read(self, P: Aggregation, rows: str, sums: str, t: Tensor, clean: Tensor, gamma: Tensor | None) -> Tensor:
         ledger = Ledger(self.run.tables[rows][self.l], self.run.tables[sums][self.l])
-        reading = ledger.read(self.batch, self.P, t, clean, self.keep, gamma)
+        reading = ledger.read(self.batch, P, t, clean, self.keep, gamma)
         if self.keep:
             self.run.memo[f"R2.{rows}"][self.l, self.batch.slot] = reading.R2
         return reading.sums
@@ -187,9 +188,7 @@ class CMC(HistoryMethod):
                 f"expected a model with a linear aggregation (got {type(problem.model).__name__}, whose aggregation "
                 "depends on the rows): CMC stores sums of messages; use LMC4Conv"
             )
-        layers = {l + 1: width for l, width in enumerate(problem.model.widths[:-1], start=1)}
-        if problem.model.lin_in is not None:
-            layers[1] = problem.model.lin_in.weight.shape[0]
+        layers = problem.model.message_widths
         names = ("T", "M", "V", "U") if self.adjoints else ("T", "M")
         return {name: dict(layers) for name in names}
 
@@ -227,7 +226,7 @@ class CMC(HistoryMethod):
                 assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
                 T[1].push(rows, h0)
             for l in T:
-                _sum(problem, chunks, l, T[l], M[l])
+                _sum(problem.blocks, chunks, T[l], M[l])
         if self.adjoints:
             V, U = run.tables["V"], run.tables["U"]
             with Evaluating(problem):
@@ -235,15 +234,18 @@ class CMC(HistoryMethod):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
                     if l in V:
-                        _sum(problem, chunks, l, V[l], U[l])
+                        _sum(problem.transposed, chunks, V[l], U[l])
         for R2 in run.memo.values():
             R2.fill_(1)
 
 
-def _sum(problem: Problem, chunks: list[Rows], l: int, rows: Table, sums: Table) -> None:
-    """sums <- P rows (P is its own transpose)."""
-    for chunk in (cut(problem, rows, l) for rows in chunks):
-        sums.push(chunk.rows, chunk.operator(rows.pull(chunk.ext)))
+def _sum(blocks: Extractor, chunks: list[Rows], rows: Table, sums: Table) -> None:
+    """sums <- P rows, with the matrix that ``blocks`` cuts."""
+    n = blocks.P.num_rows
+    for out in chunks:
+        index = torch.arange(*out.indices(n), device=blocks.P.device) if isinstance(out, slice) else out
+        ext = torch.cat([index, blocks.halo(index)])
+        sums.push(out, spmm(blocks.block(index, ext), rows.pull(ext)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ class GAS(HistoryMethod):
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         P = Aggregation(
-            forward=problem.blocks.block(core, torch.cat([core, halo])), backward=problem.blocks.induced(core)
+            forward=problem.blocks.block(core, torch.cat([core, halo])), backward=problem.blocks.induced(core).t()
         )
         return halo, self.operators(problem, core.numel(), P), None
 

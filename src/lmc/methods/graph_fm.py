@@ -46,7 +46,7 @@ class GraphFM(HistoryMethod):
         full = problem.blocks.block(ext, ext)
         row, col, c = full.row_index(), full.indices, core.numel()
         forward = full.filtered((row < c) | (col < c) | (row == col))
-        P = Aggregation(forward, backward=problem.blocks.induced(core))
+        P = Aggregation(forward, backward=problem.blocks.induced(core).t())
         # halo rows of layer 1 must stay partial, so the whole graph's P X serves only the core: do without it
         return halo, self.operators(problem, ext.numel(), P), None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, gcn_norm, sparse_product, spmm
+from lmc.graph import CSR, Extractor, Graph, beside, normalise, sparse_product, spmm
 from lmc.models import Model, Operator, Pass
 
 Cut = Literal["before", "after"]
@@ -24,7 +25,7 @@ class Problem:
         graph: the graph in run order, on the training device.
         model: the model, on the same device.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
-        X: what the first layer reads: the features, or P X where ``aggregated``.
+        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``.
         aggregated: the first aggregation is constant and was done once.
         cut: where a layer's state lies: before its activation, or after it as the paper's equations read.
     """
@@ -46,16 +47,22 @@ class Problem:
         model.to(device)
         dtype = next(model.parameters()).dtype
         graph = graph.to(device)
-        P = gcn_norm(graph.adj, dtype)
+        P = normalise(graph.adj, model.normalisation, dtype)
         X = graph.x.to(dtype=dtype)
         aggregated = aggregate and model.constant_input
         if aggregated:
-            X = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
+            PX = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
+            X = beside(PX, X) if model.keeps_features else PX
         return cls(graph, model, Extractor(P), X, aggregated, cut)
 
     @property
     def P(self) -> CSR:
         return self.blocks.P
+
+    @cached_property
+    def transposed(self) -> Extractor:
+        """Cuts blocks out of P^T."""
+        return self.blocks if self.P.t() is self.P else Extractor(self.P.t())
 
     @property
     def device(self) -> torch.device:

@@ -1,8 +1,30 @@
 """Models, one a file. They know rows, operators and parameters; they know no method."""
 
+from lmc.models.appnp import APPNP
 from lmc.models.base import Activation, Layer, Model
+from lmc.models.gat import GAT
 from lmc.models.gcn import GCN
 from lmc.models.gcnii import GCNII
-from lmc.models.rows import BatchNorm, LayerNorm, Linear, Operator, Pass
+from lmc.models.gin import GIN
+from lmc.models.pna import PNA
+from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
+from lmc.models.sage import SAGE
 
-__all__ = ["GCN", "GCNII", "Activation", "BatchNorm", "Layer", "LayerNorm", "Linear", "Model", "Operator", "Pass"]
+__all__ = [
+    "APPNP",
+    "GAT",
+    "GCN",
+    "GCNII",
+    "GIN",
+    "PNA",
+    "SAGE",
+    "Activation",
+    "BatchNorm",
+    "Bias",
+    "Layer",
+    "LayerNorm",
+    "Linear",
+    "Model",
+    "Operator",
+    "Pass",
+]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.models.dropout import dropout
-from lmc.models.rows import BatchNorm, LayerNorm, Linear, Operator, Pass
+from lmc.models.rows import BatchNorm, Bias, Drawn, LayerNorm, Linear, Operator, Pass
 
 NORMS = (None, "layer", "batch")
 
@@ -46,6 +46,8 @@ class Layer(nn.Module, ABC):
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
     linear: bool = True
     """Whether the aggregation is a fixed linear map of the messages, P t (attention is not)."""
+    recalls: bool = False
+    """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
@@ -73,6 +75,10 @@ class Model(nn.Module, ABC):
     lin_out: Linear | None
     reads_input: bool = False
     """Whether layers after the first read the encoded input h^0."""
+    normalisation: str = "gcn"
+    """The aggregation matrix P, one of :data:`lmc.graph.NORMALISATIONS`."""
+    keeps_features: bool = False
+    """Whether the first layer reads X beside a constant P X."""
 
     @property
     def num_layers(self) -> int:
@@ -96,6 +102,23 @@ class Model(nn.Module, ABC):
     def linear(self) -> bool:
         """Whether every layer's aggregation is linear."""
         return all(self.layer(l).linear for l in range(1, self.num_layers + 1))
+
+    def recalls(self, l: int) -> bool:
+        """Whether layer l completes halo rows from their stored states."""
+        return self.layer(l).recalls
+
+    @property
+    def exact(self) -> bool:
+        """Whether the Jacobian of a halo row is known with exact histories: LMC4Conv is exact then."""
+        return all(self.layer(l).affine or self.layer(l).recalls for l in range(1, self.num_layers + 1))
+
+    @property
+    def message_widths(self) -> dict[int, int]:
+        """The width of what each layer aggregates, for aggregations that are neither constant nor of the features."""
+        widths = {l + 1: width for l, width in enumerate(self.widths[:-1], start=1)}
+        if self.lin_in is not None:
+            widths[1] = self.lin_in.weight.shape[0]
+        return widths
 
     @property
     def constant_input(self) -> bool:
@@ -141,13 +164,15 @@ class Model(nn.Module, ABC):
         """Draw the initial parameters from ``seed``; no global generator is touched."""
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Drawn):
                 module.reset_parameters(generator)
             elif isinstance(module, LayerNorm):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, BatchNorm):
                 module.reset_parameters()
+            elif isinstance(module, Bias):
+                nn.init.zeros_(module.bias)
 
 
 def input_rate(input_dropout: float | bool, dropout: float) -> float:

@@ -142,7 +142,44 @@ class _Affine(torch.autograd.Function):
         return g * scale, (core * x[: ctx.num_core]).sum(0), core.sum(0), None
 
 
-class Linear(nn.Module):
+class _Shift(torch.autograd.Function):
+    """x + b; b takes its gradient from the first ``num_core`` rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, b: Tensor, num_core: int) -> Tensor:
+        ctx.num_core = num_core
+        return x + b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (g,) = grads
+        return g, g[: ctx.num_core].sum(0), None
+
+
+class Bias(nn.Module):
+    """y = x + b."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        return _Shift.apply(x, self.bias, p.core_of(x.shape[0]))
+
+
+def linear(t: Tensor | CSR, W: Tensor, b: Tensor | None, p: Pass) -> Tensor:
+    """t W^T + b for weights that are not a module's own."""
+    return _Linear.apply(t, W, b, p.core_of(t.shape[0]))
+
+
+class Drawn(nn.Module):
+    """A module whose initial parameters are drawn from a generator."""
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        raise NotImplementedError
+
+
+class Linear(Drawn):
     """y = x W^T + b; zero until :meth:`reset_parameters` draws it as PyG's GCNConv does (Glorot, zero bias)."""
 
     def __init__(self, in_width: int, out_width: int, bias: bool = True) -> None:
@@ -158,7 +195,7 @@ class Linear(nn.Module):
                 self.bias.zero_()
 
     def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
-        return _Linear.apply(t, self.weight, self.bias, p.core_of(t.shape[0]))
+        return linear(t, self.weight, self.bias, p)
 
     def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass, clean: Tensor | CSR | None = None) -> Tensor:
         """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more.
