@@ -6,6 +6,7 @@ happens to a layer's state (:meth:`Method.compensate`), and which facts it claim
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -104,12 +105,11 @@ class Method:
             dropout=dropout,
             generator=run.generator,
         )
-        s = h0 = problem.model.encode(run.inputs(batch), p)
-        for l in range(1, problem.model.num_layers + 1):
-            s = problem.advance(l, s, self.operator(run, batch, l, keep), p, h0)
-            s = self.compensate(run, batch, l, s, keep)
-        assert isinstance(s, Tensor)
-        logits = problem.finish(s, p)
+
+        def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
+            return self.compensate(run, batch, l, layer(self.operator(run, batch, l, keep)), keep)
+
+        logits = problem.forward(run.inputs(batch), p, at)
         num = logits.shape[0]
         losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
         grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
@@ -233,8 +233,8 @@ def check_widths(graph: Graph, model: Model) -> None:
         raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
     if not isinstance(model, Model):
         raise ConfigError(
-            f"expected a model of lmc.models (got {type(model).__name__}): docs/bring-your-own-model.md shows how to "
-            "write one"
+            f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
+            "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
     for what, wanted, got, source in (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),

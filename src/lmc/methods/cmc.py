@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import Aggregation, Batch, Extractor, spmm
+from lmc.graph import Aggregation, Batch, Extractor, Precomputed, spmm
 from lmc.history import Rows, Table
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.methods.exact import Evaluating, exact_adjoints, exact_states
+from lmc.methods.exact import Evaluating, drive, exact_adjoints, exact_states
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Operator, Pass
@@ -213,20 +213,16 @@ class CMC(HistoryMethod):
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""
-        problem, model = run.problem, run.problem.model
+        problem = run.problem
         T, M = run.tables["T"], run.tables["M"]
         states: list[Table] = []
         with Evaluating(problem), torch.no_grad():
-            for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
+            for _, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
                 states.append(table)
-                for rows in chunks if l + 1 in T else ():
-                    T[l + 1].push(rows, model.layer(l).activate(table.pull(rows), Pass()))
-            for rows in chunks if 1 in T else ():
-                h0 = model.encode(problem.inputs(rows), Pass())
-                assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
-                T[1].push(rows, h0)
             for l in T:
-                _sum(problem.blocks, chunks, T[l], M[l])
+                for rows in chunks:
+                    T[l].push(rows, _messages(problem, l, rows, states))
+                _sum(problem.of_layer(l).blocks, chunks, T[l], M[l])
         if self.adjoints:
             V, U = run.tables["V"], run.tables["U"]
             with Evaluating(problem):
@@ -234,9 +230,22 @@ class CMC(HistoryMethod):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
                     if l in V:
-                        _sum(problem.transposed, chunks, V[l], U[l])
+                        _sum(problem.of_layer(l).transposed, chunks, V[l], U[l])
         for R2 in run.memo.values():
             R2.fill_(1)
+
+
+def _messages(problem: Problem, l: int, rows: Rows, states: list[Table]) -> Tensor:
+    """What layer l aggregates."""
+    model = problem.model
+    if model.drives:
+        count = problem.graph.y[rows].shape[0]
+        return drive(problem, rows, [t.pull(rows) for t in states[: l - 1]], Precomputed(count))
+    if l > 1:
+        return model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
+    h0 = model.encode(problem.inputs(rows), Pass())
+    assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
+    return h0
 
 
 def _sum(blocks: Extractor, chunks: list[Rows], rows: Table, sums: Table) -> None:
@@ -268,6 +277,8 @@ class _Given:
 
 def _through(problem: Problem, l: int, rows: Rows, M: Table, T: Table, V: Table) -> Tensor:
     """The adjoint of layer l's sums from that of its state: back through the affine map."""
+    if problem.model.drives:  # its states are the sums
+        return V.pull(rows)
     m = M.pull(rows).detach().requires_grad_()
     h0 = problem.model.encode(problem.inputs(rows), Pass())
     s = problem.model.layer(l)(T.pull(rows).detach(), _Given(m), Pass(), h0)

@@ -46,7 +46,7 @@ class Run:
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        records = problem.device.type == "cuda" and method.tier.name == "device"
+        records = problem.device.type == "cuda" and method.tier.name == "device" and not problem.model.drives
         self._recorder = Recorder(problem.device, self.generator) if records else None
         kept = method.keeps(problem)
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
@@ -138,7 +138,10 @@ class Run:
         device = problem.device
         core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
         rows = rows if isinstance(rows, slice) else core
-        halo, operators, beta = self.method.layout(problem, core)
+        layouts = [self.method.layout(problem.on(kind), core) for kind in range(len(problem.matrices))]
+        halo, operators, beta = layouts[0]
+        if len(layouts) > 1:  # the matrices share their pattern, so halo and beta are the same
+            operators = tuple(layouts[kind][1][l] for l, kind in enumerate(problem.kinds))
         ext = torch.cat([core, halo]) if halo.numel() else core
         graph = problem.graph
         # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it

@@ -9,6 +9,7 @@ from lmc.models.gin import GIN
 from lmc.models.pna import PNA
 from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
 from lmc.models.sage import SAGE
+from lmc.models.wrap import wrap
 
 __all__ = [
     "APPNP",
@@ -27,4 +28,5 @@ __all__ = [
     "Model",
     "Operator",
     "Pass",
+    "wrap",
 ]

@@ -9,14 +9,14 @@ A layer is the paper's equation (4) in two strokes, so that a method may cut bet
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR
+from lmc.graph import CSR, normalise, renormalise
 from lmc.models.dropout import dropout
 from lmc.models.rows import BatchNorm, Bias, Drawn, LayerNorm, Linear, Operator, Pass
 
@@ -77,6 +77,8 @@ class Model(nn.Module, ABC):
     """Whether layers after the first read the encoded input h^0."""
     normalisation: str = "gcn"
     """The aggregation matrix P, one of :data:`lmc.graph.NORMALISATIONS`."""
+    drives: bool = False
+    """Whether the model runs its own forward pass (``drive``) instead of being run layer by layer."""
     keeps_features: bool = False
     """Whether the first layer reads X beside a constant P X."""
 
@@ -134,6 +136,19 @@ class Model(nn.Module, ABC):
             for key, value in vars(module).items()
             if isinstance(value, bool | int | float | str) and key != "training" and not key.startswith("_")
         }
+
+    def matrices(self, adj: CSR, dtype: torch.dtype) -> tuple[list[CSR], tuple[int, ...]]:
+        """The matrices the layers aggregate with on a graph, and which of them each layer reads."""
+        return [normalise(adj, self.normalisation, dtype)], (0,) * self.num_layers
+
+    def renormalise(self, block: CSR, l: int) -> CSR:
+        """The matrix of layer l on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
+        return renormalise(block, self.normalisation)
+
+    def drive(self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]) -> Tensor:
+        """Logits, where the model ``drives``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to compute
+        it, and goes on with what it gets."""
+        raise NotImplementedError
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0, row by row from the features: exact for halo rows too."""

@@ -14,6 +14,9 @@ from lmc.graph import CSR, Aggregation, Recalling, spmm
 from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
 from lmc.models.rows import Bias, Drawn, Linear, Operator, Pass
 
+EMPTY = -1e4
+"""The logarithm of no sum at all, as a number that can be mixed with others."""
+
 
 class _Weighted(torch.autograd.Function):
     """m_i = sum over the entries (i, j) of A of w_ij t_j, for one head: two sparse products and no row per edge."""
@@ -107,7 +110,7 @@ class GATLayer(Layer):
         row, col = A.row_index(), A.indices
         src, dst = self.attention(t.view(-1, self.heads, self.width), p)
         e = F.leaky_relu(src.index_select(0, col) + dst.index_select(0, row), self.slope)
-        log_z = _log_sum_exp(e, row, A.num_rows)
+        log_z = log_sum_exp(e, row, A.num_rows)
         if isinstance(P, Recalling):
             stored = P.recalled[:, -self.heads :]
             c = A.num_rows - stored.shape[0]
@@ -128,12 +131,12 @@ class GATLayer(Layer):
         return ((1 - seen).unsqueeze(2) * M).flatten(1)
 
 
-def _log_sum_exp(e: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """log sum over the entries of each row of exp(e), per column."""
+def log_sum_exp(e: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    """log of the sum over the entries of each row of exp(e), per column; very low for a row without entries."""
     index = row.unsqueeze(1).expand_as(e)
     top = e.new_full((num_rows, e.shape[1]), -torch.inf).scatter_reduce(0, index, e.detach(), "amax")
     total = torch.zeros_like(top).index_add(0, row, (e - top.index_select(0, row)).exp())
-    return top + total.log()
+    return torch.where(top > -torch.inf, top + total.log(), EMPTY)
 
 
 class GAT(Model):
