@@ -48,6 +48,8 @@ class Method:
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     caches_batches: ClassVar[bool] = True
     pooled_statistics: ClassVar[bool] = False
+    halo_teaches: ClassVar[bool] = False
+    """Whether halo rows teach the weights that a sum reads them through (:class:`lmc.models.Pass`)."""
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         """The halo, the operators and beta for a batch with these core rows."""
@@ -104,6 +106,7 @@ class Method:
             pooled=self.pooled_statistics,
             dropout=dropout,
             generator=run.generator,
+            halo_teaches=self.halo_teaches,
         )
 
         def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
@@ -112,7 +115,8 @@ class Method:
         logits = problem.forward(run.inputs(batch), p, at)
         num = logits.shape[0]
         losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
-        grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
+        # a wrapped network may hold parameters that it does not use
+        grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()), materialize_grads=True)
         return list(grads), losses[: batch.num_core].sum().detach()
 
     def bind(

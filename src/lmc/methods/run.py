@@ -17,7 +17,7 @@ from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
 
 if TYPE_CHECKING:
-    from lmc.methods.base import Method
+    from lmc.methods.base import Layout, Method
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Run:
         """What the encoder reads for a batch."""
         if batch.x is not None:
             return batch.x
-        if batch.operators[0].num_inputs == batch.num_core:
+        if batch.operators[0].num_inputs == batch.num_core and not self.problem.model.drives:
             return self.problem.inputs(batch.rows)
         return self.problem.inputs(batch.ext)
 
@@ -138,14 +138,11 @@ class Run:
         device = problem.device
         core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
         rows = rows if isinstance(rows, slice) else core
-        layouts = [self.method.layout(problem.on(kind), core) for kind in range(len(problem.matrices))]
-        halo, operators, beta = layouts[0]
-        if len(layouts) > 1:  # the matrices share their pattern, so halo and beta are the same
-            operators = tuple(layouts[kind][1][l] for l, kind in enumerate(problem.kinds))
+        halo, operators, beta = self._layout(core)
         ext = torch.cat([core, halo]) if halo.numel() else core
         graph = problem.graph
         # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it
-        first = ext[: operators[0].num_inputs]
+        first = ext if problem.model.drives else ext[: operators[0].num_inputs]
         return Batch(
             core=core,
             rows=rows,
@@ -160,6 +157,15 @@ class Run:
             fixed=fixed,
             slot=slot,
         )
+
+    def _layout(self, core: Tensor) -> Layout:
+        """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
+        problem = self.problem
+        layouts = [self.method.layout(problem.on(kind), core) for kind in range(len(problem.matrices))]
+        halo, operators, beta = layouts[0]
+        if len(layouts) > 1:  # the matrices share their pattern, so halo and beta are the same
+            operators = tuple(layouts[kind][1][l] for l, kind in enumerate(problem.kinds))
+        return halo, operators, beta
 
     def table(self, width: int) -> Table:
         """A table of zeros on the method's tier, one row a node."""

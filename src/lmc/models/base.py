@@ -77,6 +77,8 @@ class Model(nn.Module, ABC):
     """Whether layers after the first read the encoded input h^0."""
     normalisation: str = "gcn"
     """The aggregation matrix P, one of :data:`lmc.graph.NORMALISATIONS`."""
+    weighs_first: bool = False
+    """Whether parameters are applied to rows before they are aggregated."""
     drives: bool = False
     """Whether the model runs its own forward pass (``drive``) instead of being run layer by layer."""
     keeps_features: bool = False

@@ -60,11 +60,16 @@ class Deferred:
 
 @contextmanager
 def taken_over(
-    network: nn.Module, propagate: Callable[..., Any], edge_updater: Callable[..., Any], normalised: bool = False
+    network: nn.Module,
+    propagate: Callable[..., Any],
+    edge_updater: Callable[..., Any],
+    normalised: bool = False,
+    entered: Callable[[nn.Module], Callable[..., Any]] | None = None,
 ) -> Iterator[None]:
     """Call these instead of the convolutions' own, with the convolution as first argument; nothing stays cached.
 
-    With ``normalised`` the edges have their weights already, and convolutions need not compute them.
+    With ``normalised`` the edges have their weights already, and convolutions need not compute them. ``entered`` makes
+    the ``forward`` to call in place of a convolution's own.
     """
     convolutions = convolutions_of(network)
     was = [dict(vars(c)) for c in convolutions.values()]
@@ -73,6 +78,8 @@ def taken_over(
             own = vars(c)
             own["propagate"] = _bound(propagate, c)
             own["edge_updater"] = _bound(edge_updater, c)
+            if entered is not None:
+                own["forward"] = entered(c)
             for key in own:
                 if key.startswith("_cached"):
                     own[key] = None
@@ -124,6 +131,8 @@ class Passage:
         )  # fmt: skip
         self.names = {id(c): name for name, c in convolutions_of(network).items()}
         self.l = 0
+        self.first: Tensor | None = None
+        """P X, where the first crossing reads the features themselves and this is known."""
         self.rows = num_rows
         """Rows that the last crossing gave; only these mean anything."""
 
@@ -136,10 +145,11 @@ class Passage:
                 f"{self.names[id(convolution)]}): a network whose path changes from pass to pass cannot be cut"
             )
         crossing = self.crossings[self.l - 1]
+        self.mode.after_sum()
         with self.mode.under("off"):
             self.inputs(convolution, crossing, kwargs)
             if crossing.linear:
-                t = source(kwargs["x"]).flatten(1)
+                t = source(kwargs["x"]).flatten(1) if self.l > 1 or self.first is None else self.first
                 s = self.at(self.l, lambda P: P(t if P.num_inputs == t.shape[0] else t[: P.num_inputs]))
             else:
                 s = self.at(self.l, lambda P: self._over_edges(convolution, crossing, kwargs, P))
@@ -150,6 +160,16 @@ class Passage:
             if crossing.heads:
                 s = s[:, : -crossing.heads]
             return s if len(crossing.shape) == 1 else s.reshape(-1, *crossing.shape)
+
+    def entered(self, convolution: nn.Module) -> Callable[..., Any]:
+        """A convolution's forward, in which weights before the sum are taught by every row."""
+        own = original(convolution, "forward")
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self.mode.under("live"):
+                return own(*args, **kwargs)
+
+        return forward
 
     def inputs(self, convolution: nn.Module, crossing: Crossing, kwargs: dict[str, Any]) -> None:
         """Called with what a crossing reads; for those who check."""

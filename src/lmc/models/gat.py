@@ -106,9 +106,10 @@ class GATLayer(Layer):
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(P, Aggregation)
-        A, t = P.forward, self.lin(self.drop(h, p), p)
+        q = p.before_sum
+        A, t = P.forward, self.lin(self.drop(h, p), q)
         row, col = A.row_index(), A.indices
-        src, dst = self.attention(t.view(-1, self.heads, self.width), p)
+        src, dst = self.attention(t.view(-1, self.heads, self.width), q)
         e = F.leaky_relu(src.index_select(0, col) + dst.index_select(0, row), self.slope)
         log_z = log_sum_exp(e, row, A.num_rows)
         if isinstance(P, Recalling):
@@ -153,6 +154,7 @@ class GAT(Model):
     """
 
     normalisation = "sum"
+    weighs_first = True
     lin_in = act_in = lin_out = None
 
     def __init__(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
+from lmc.graph import Precomputed
 from lmc.models.crossing import (
+    At,
     Crossing,
     Deferred,
     Passage,
@@ -43,10 +45,17 @@ class Seen:
     out: Tensor
     deferred: dict[str, dict[str, Any]] = field(default_factory=dict)
     softmaxes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    drops: int = 0
 
 
-def examine(network: nn.Module, call: Call, in_width: int) -> tuple[tuple[Crossing, ...], int]:
-    """The crossings of a network and the width of its output; :class:`ConfigError` where it cannot be cut."""
+First = Literal["changing", "swapped", "beside"]
+"""The first sum changes with the parameters or by chance; it is that of X times weights, and nothing else reads X; it
+is P X itself, and X may be read elsewhere too."""
+
+
+def examine(network: nn.Module, call: Call, in_width: int) -> tuple[tuple[Crossing, ...], int, First]:
+    """The crossings of a network, the width of its output and its first aggregation; :class:`ConfigError` where it
+    cannot be cut."""
     if not convolutions_of(network):
         raise ConfigError(
             f"expected a network of PyG convolutions (got {type(network).__name__} without a MessagePassing module)"
@@ -63,14 +72,14 @@ def examine(network: nn.Module, call: Call, in_width: int) -> tuple[tuple[Crossi
     x, other = (torch.randn(NUM_NODES, in_width, generator=chance, dtype=torch.float64) for _ in range(2))
     seen, logits = record(probe, call, x, edges, training=False)
     again, _ = record(probe, call, other, edges, training=False)
-    training, _ = record(probe, call, x, edges, training=True)
+    training, _ = record(copy.deepcopy(probe), call, x, edges, training=True)
     _check_output(network, logits)
     for what, them in (("other features", again), ("training mode", training)):
         if [s.name for s in them] != [s.name for s in seen]:
             raise ConfigError(f"expected the same convolutions in every pass (got others with {what})")
     crossings = tuple(_crossing(a, b, c, edges) for a, b, c in zip(seen, again, training, strict=True))
     _check_rows(probe, call, crossings, seen, x, logits)
-    return crossings, logits.shape[1]
+    return crossings, logits.shape[1], _first(probe, call, crossings, training[0], seen, x, logits)
 
 
 def _edges() -> Tensor:
@@ -112,7 +121,11 @@ def record(probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: boo
     def propagate(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
         out = _watched(convolution, lambda: original(convolution, "propagate")(edge_index, size=size, **kwargs))
         deferred = {k: made[id(v)][1] for k, v in kwargs.items() if id(v) in made}
-        calls.append(Seen(names[id(convolution)], convolution, edge_index, dict(kwargs), out, deferred, list(watched)))
+        calls.append(
+            Seen(
+                names[id(convolution)], convolution, edge_index, dict(kwargs), out, deferred, list(watched), mode.drops
+            )
+        )
         watched.clear()
         return out
 
@@ -199,11 +212,16 @@ def _is_linear(seen: Seen, x: Tensor, weight: str | None) -> bool:
     if how is None or x.dim() < 2 or x.shape[0] != NUM_NODES or x.shape != seen.out.shape:
         return False
     src, dst = seen.edges
-    w = torch.ones(src.numel(), dtype=x.dtype) if weight is None else seen.kwargs[weight].flatten()
-    if how == "mean":
-        w = w / torch.bincount(dst, minlength=NUM_NODES)[dst]
+    w = weights(seen, weight)
     sums = torch.zeros_like(x).index_add(0, dst, w.view(-1, *[1] * (x.dim() - 1)) * x[src])
     return _close(sums, seen.out)
+
+
+def weights(seen: Seen, weight: str | None) -> Tensor:
+    """The entries of the matrix that a sum or mean over weighted edges is."""
+    src, dst = seen.edges
+    w = torch.ones(src.numel(), dtype=seen.out.dtype) if weight is None else seen.kwargs[weight].flatten()
+    return w / torch.bincount(dst, minlength=NUM_NODES)[dst] if aggregation(seen.convolution) == "mean" else w
 
 
 class _Checking(Passage):
@@ -248,36 +266,77 @@ def same(got: Any, want: Any) -> bool:
     return got.shape == want.shape and _close(got, want)
 
 
+def _replay(
+    probe: nn.Module, call: Call, crossings: tuple[Crossing, ...], seen: list[Seen], rows: Tensor, at: At
+) -> Tensor:
+    """The logits of a pass over :data:`SUBSET`, every crossing comparing what it reads with what was ``seen``."""
+    probe.eval()
+    p = Pass(num_core=4, dropout=False)
+    mode = CoreRows([*probe.parameters(), *probe.buffers()], len(SUBSET), p)
+    passage = _Checking(probe, crossings, len(SUBSET), p, at, mode)
+    passage.seen = seen
+    with taken_over(probe, passage.propagate, passage.edge_updater, normalised=True), mode:
+        return call(probe, rows, torch.empty(2, 0, dtype=torch.int64))
+
+
 def _check_rows(
     probe: nn.Module, call: Call, crossings: tuple[Crossing, ...], seen: list[Seen], x: Tensor, logits: Tensor
 ) -> None:
     """Between crossings every row has to be computed from itself alone, without the edges."""
-    probe.eval()
-    rows = x[SUBSET]
-    p = Pass(num_core=4, dropout=False)
 
     def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
         out = seen[l - 1].out[SUBSET].flatten(1)
         return torch.cat([out, out.new_zeros(out.shape[0], crossings[l - 1].heads)], 1)
 
-    mode = CoreRows([*probe.parameters(), *probe.buffers()], len(SUBSET), p)
-    passage = _Checking(probe, crossings, len(SUBSET), p, at, mode)
-    passage.seen = seen
-    with taken_over(probe, passage.propagate, passage.edge_updater, normalised=True), mode:
-        try:
-            got = call(probe, rows, torch.empty(2, 0, dtype=torch.int64))
-        except (TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(
-                f"expected a network that runs on some of the rows, without the edges (got {type(error).__name__}: "
-                f"{error}): only its convolutions may read edge_index"
-            ) from error
+    try:
+        got = _replay(probe, call, crossings, seen, x[SUBSET], at)
+    except (TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"expected a network that runs on some of the rows, without the edges (got {type(error).__name__}: "
+            f"{error}): only its convolutions may read edge_index"
+        ) from error
     if not same(got, logits):
         raise ConfigError(
             "expected row-wise code after the last convolution (got logits that depend on other rows, or on the "
             "edges): norms and sums over all nodes have no meaning on a batch"
         )
+
+
+def _first(
+    probe: nn.Module,
+    call: Call,
+    crossings: tuple[Crossing, ...],
+    training: Seen,
+    seen: list[Seen],
+    x: Tensor,
+    logits: Tensor,
+) -> First:
+    """Whether the first sum can be computed once, and how the network takes it."""
+    start = seen[0]
+    if not crossings[0].linear or training.drops:
+        return "changing"
+    read = source(start.kwargs["x"])
+    if read is x:
+        return "beside"
+    src, dst = start.edges
+    w = weights(start, crossings[0].weight).unsqueeze(1)
+    PX = torch.zeros_like(x).index_add(0, dst, w * x[src])
+
+    def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
+        if l > 1:
+            out = seen[l - 1].out[SUBSET].flatten(1)
+            return torch.cat([out, out.new_zeros(out.shape[0], crossings[l - 1].heads)], 1)
+        return layer(Precomputed(len(SUBSET)))
+
+    # what the first convolution reads is then the sum already: compare all that comes after it
+    ahead = replace(start, kwargs=start.kwargs | {"x": start.out})
+    try:
+        got = _replay(probe, call, crossings, [ahead, *seen[1:]], PX[SUBSET], at)
+    except ConfigError:
+        return "changing"
+    return "swapped" if same(got, logits) else "changing"
 
 
 def _shape(out: Any) -> str:

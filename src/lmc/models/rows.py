@@ -8,7 +8,7 @@ gradient stop at the last core row. No map is ever run twice.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -39,12 +39,21 @@ class Pass:
         pooled: batch statistics are taken over all rows together, not over core and halo apart.
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: where the dropout masks come from; None: torch's own generator.
+        halo_teaches: weights before a sum take their gradient from every row the sum reads: right where the adjoint of
+            a halo row comes from core rows alone and ends there (GAS). The gradient is then that of weights after the
+            sum, taken from core rows.
     """
 
     num_core: int | None = None
     pooled: bool = False
     dropout: bool = True
     generator: torch.Generator | None = None
+    halo_teaches: bool = False
+
+    @property
+    def before_sum(self) -> Pass:
+        """This pass for weights that are applied before a sum."""
+        return replace(self, num_core=None) if self.halo_teaches else self
 
     def core_of(self, num_rows: int) -> int:
         return num_rows if self.num_core is None else min(self.num_core, num_rows)

@@ -36,7 +36,10 @@ class CoreRows(TorchFunctionMode):
         super().__init__()
         self._fixed = {id(t): t for t in fixed}  # holds on to them: an id is that of a living tensor
         self._n, self._c, self._p = num_rows, p.core_of(num_rows), p
-        self._rule: Rule = "split" if self._c < num_rows else "live"
+        self.drops = 0
+        """Dropouts that were asked for in training."""
+        self._usual: Rule = "split" if self._c < num_rows else "live"
+        self._rule: Rule = self._usual
 
     @contextmanager
     def under(self, rule: Rule) -> Iterator[None]:
@@ -46,6 +49,10 @@ class CoreRows(TorchFunctionMode):
             yield
         finally:
             self._rule = was
+
+    def after_sum(self) -> None:
+        """From here on, to the end of the convolution, core rows teach."""
+        self._rule = self._usual
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -128,7 +135,10 @@ class CoreRows(TorchFunctionMode):
         return tuple(out)
 
     def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or not self._p.dropout or p == 0:
+        if not training or p == 0:
+            return x
+        self.drops += 1
+        if not self._p.dropout:
             return x
         if p >= 1:
             return x * 0

@@ -14,7 +14,7 @@ from lmc.graph import CSR
 from lmc.models.base import Layer, Model
 from lmc.models.crossing import At, Crossing, Passage, taken_over
 from lmc.models.matrices import Recorder, matrix_of, symmetric, without_loops
-from lmc.models.probe import examine
+from lmc.models.probe import First, examine
 from lmc.models.rows import Operator, Pass
 from lmc.models.split import CoreRows
 
@@ -40,25 +40,34 @@ def wrap(network: nn.Module, in_width: int | None = None) -> Model:
     if any(nn.parameter.is_lazy(p) for p in network.parameters()):
         with torch.no_grad():  # materialises parameters whose shape the features decide
             call(network, torch.zeros(2, in_width), torch.tensor([[0, 1], [1, 0]]))
-    crossings, out_width = examine(network, call, in_width)
-    return Wrapped(network, call, crossings, in_width, out_width)
+    crossings, out_width, first = examine(network, call, in_width)
+    return Wrapped(network, call, crossings, in_width, out_width, first)
 
 
 class Wrapped(Model):
     """A network whose own ``forward`` drives the pass; layer l is its l-th ``propagate``."""
 
     drives = True
+    weighs_first = True
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
 
     def __init__(
-        self, network: nn.Module, call: Any, crossings: tuple[Crossing, ...], in_width: int, out_width: int
+        self,
+        network: nn.Module,
+        call: Any,
+        crossings: tuple[Crossing, ...],
+        in_width: int,
+        out_width: int,
+        first: First,
     ) -> None:
         super().__init__()
         self.network = network
         self.crossings = crossings
         self.in_width, self.out_width = in_width, out_width
         self._call = call
+        self._first = first
+        self.keeps_features = first == "beside"
 
     @property
     def num_layers(self) -> int:
@@ -70,7 +79,11 @@ class Wrapped(Model):
 
     @property
     def message_widths(self) -> dict[int, int]:
-        return {l: c.message_width for l, c in enumerate(self.crossings, start=1)}
+        return {l: c.message_width for l, c in enumerate(self.crossings, start=1) if l > 1 or not self.constant_input}
+
+    @property
+    def constant_input(self) -> bool:
+        return self._first != "changing"
 
     @property
     def affine(self) -> bool:
@@ -87,6 +100,13 @@ class Wrapped(Model):
     def recalls(self, l: int) -> bool:
         return self.crossings[l - 1].heads > 0
 
+    @property
+    def settings(self) -> dict[str, object]:
+        return super().settings | {"name": f"wrap({type(self.network).__name__})"}
+
+    def reset_parameters(self, seed: int) -> None:
+        raise ConfigError("expected a network that draws its own parameters (got a seed): reset it before wrapping it")
+
     def layer(self, l: int) -> Layer:
         raise ConfigError("expected a model of lmc.models (got a wrapped network): it has no layers of its own")
 
@@ -101,9 +121,14 @@ class Wrapped(Model):
     def drive(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
         """Logits of the rows that the last crossing gives, core rows first; each crossing asks ``at`` for its state."""
         x = x.to_dense() if isinstance(x, CSR) else x
+        PX = None
+        if x.shape[1] == 2 * self.in_width:  # [P X | X]
+            PX, x = x.split(self.in_width, 1)
         mode = CoreRows([*self.network.parameters(), *self.network.buffers()], x.shape[0], p)
         passage = Passage(self.network, self.crossings, x.shape[0], p, at, mode)
-        with taken_over(self.network, passage.propagate, passage.edge_updater, normalised=True), mode:
+        passage.first = PX
+        entered = passage.entered if p.halo_teaches and p.num_core is not None else None
+        with taken_over(self.network, passage.propagate, passage.edge_updater, normalised=True, entered=entered), mode:
             logits = self._call(self.network, x, _no_edges(x.device))
         return logits[: passage.rows]
 
