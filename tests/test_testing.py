@@ -77,11 +77,12 @@ class BadLayer(Layer):
 class Bad(Model):
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
+    constant_input = True
 
     def __init__(self, fault: str) -> None:
         super().__init__()
         self.in_width, self.out_width = 5, 3
-        first, last = BadLayer(fault), BadLayer("none")
+        first, last = BadLayer("none"), BadLayer(fault)
         first.activation, last.lin = Activation(3, None), Linear(3, 3)
         self.layers = nn.ModuleList([first, last])
         self.reset_parameters(0)
