@@ -156,6 +156,7 @@ class Run:
             beta=beta,
             fixed=fixed,
             slot=slot,
+            graph=graph,
         )
 
     def _layout(self, core: Tensor) -> Layout:
