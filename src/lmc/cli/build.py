@@ -13,15 +13,25 @@ from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import METHODS, Method
-from lmc.models import GCN, GCNII, Model
+from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model
 from lmc.train import Settings
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[Model]] = {"gcn": GCN, "gcnii": GCNII}
+MODELS: dict[str, type[Model]] = {
+    "gcn": GCN,
+    "gcnii": GCNII,
+    "sage": SAGE,
+    "gin": GIN,
+    "gat": GAT,
+    "appnp": APPNP,
+    "pna": PNA,
+}
 
 _METHOD_FIELDS = {"parts": "num_parts", "clusters": "clusters_per_batch"}
-_MODEL_ARGUMENTS = {"layers": "num_layers", "gcnii_alpha": "alpha", "gcnii_theta": "theta"}
+_MODEL_ARGUMENTS = {"layers": "num_layers", "gcnii_alpha": "alpha", "gcnii_theta": "theta", "teleport": "alpha"}
+_ONE_MODELS = {"gcnii_alpha": "gcnii", "gcnii_theta": "gcnii", "teleport": "appnp"}
+"""Options of one model, whose argument others may have under the same name."""
 _OFF_SWITCHES = {"forward": "--no-forward", "backward": "--no-backward"}
 
 
@@ -37,7 +47,11 @@ def build_model(choice: ModelChoice, graph: Graph, seed: int) -> Model:
     if given.get("norm") == "none":
         given["norm"] = None
     accepted = inspect.signature(cls).parameters
-    others = [f.name for f in dataclasses.fields(choice) if f.name != "name"]
+    others = [
+        f.name
+        for f in dataclasses.fields(choice)
+        if f.name != "name" and _ONE_MODELS.get(f.name, choice.name) == choice.name
+    ]
     _refuse("model", choice.name, given, [o for o in others if _MODEL_ARGUMENTS.get(o, o) in accepted])
     arguments = {_MODEL_ARGUMENTS.get(k, k): v for k, v in given.items()}
     return cast(Any, cls)(graph.num_features, choice.hidden, graph.num_classes, seed=seed, **arguments)

@@ -35,6 +35,8 @@ class ModelChoice:
     linear_out: bool | None = None
     gcnii_alpha: float | None = None
     gcnii_theta: float | None = None
+    heads: int | None = None
+    teleport: float | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Epochs:
 
 
 def data_module(run: Run) -> Any:
-    """A ``LightningDataModule`` that hands out the batches of ``run`` and keeps its histories in Lightning's checkpoints.
+    """A ``LightningDataModule`` that hands out batches of ``run`` and keeps its histories in checkpoints.
 
     The training step of a module with ``automatic_optimization = False`` is the loop of this library:
     ``optimizer.zero_grad(); stats = run.accumulate(batch); optimizer.step()``. Batches are on the run's device already.
