@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch_geometric.nn import models as pyg
 
 from helpers import (
     GRAPHS,
@@ -13,6 +16,7 @@ from helpers import (
     make,
     parts_of,
     random_graph,
+    scrambled,
     sweep,
     total_error,
     worst_error,
@@ -20,7 +24,7 @@ from helpers import (
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method, Run
-from lmc.models import Model
+from lmc.models import Model, wrap
 from lmc.models.gat import GATLayer
 
 EXACT = [name for name, build in MORE_MODELS.items() if build(random_graph()).exact]
@@ -130,3 +134,36 @@ def test_attention_refuses_the_literal_cut() -> None:
     g = random_graph()
     with pytest.raises(ConfigError, match='cut="before"'):
         LMC4Conv(cut="after").bind(g, make("gat", g), parts_of(g))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("redraw", [False, True])
+@pytest.mark.parametrize("model", [*MORE_MODELS, "wrapped gat", "wrapped pna"])
+@pytest.mark.parametrize("method", [FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC])
+def test_gpu_gives_the_gradients_of_the_cpu(method: type[Method], model: str, redraw: bool) -> None:
+    # five epochs, so that fixed batches are recorded and replayed; parameters move in between
+    g = random_graph()
+    if not applies(method(), model) or (redraw and method is FullBatch):
+        pytest.skip("does not apply")
+    degrees = torch.bincount(g.adj.degrees().long())
+    wrapped = {
+        "wrapped gat": lambda: pyg.GAT(6, 8, 2, 4, heads=2),
+        "wrapped pna": lambda: pyg.PNA(6, 8, 2, 4, aggregators=["mean", "max"], scalers=["identity"], deg=degrees),
+    }
+    settings = {} if method is FullBatch else {"clusters_per_batch": 1, "redraw": redraw}
+    torch.manual_seed(0)
+    start = wrap(scrambled(wrapped[model]())) if model in wrapped else make(model, g)
+    means = {}
+    for device in ("cpu", "cuda"):
+        module = copy.deepcopy(start)
+        run = method(**settings).bind(g, module, parts_of(g), device=device)
+        run.refresh()
+        optimiser, means[device] = torch.optim.SGD(module.parameters(), lr=0.1), []
+        for _ in range(5):
+            grads = sweep(run)
+            means[device].append({k: v.cpu() for k, v in grads.items()})
+            for k, p in module.named_parameters():
+                p.grad = grads[k]
+            optimiser.step()
+    assert max(worst_error(a, b) for a, b in zip(means["cuda"], means["cpu"], strict=True)) < 1e-8

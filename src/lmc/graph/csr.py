@@ -107,6 +107,16 @@ class CSR:
         assert isinstance(found, tuple)
         return found
 
+    def off_diagonal(self) -> tuple[Tensor, Tensor]:
+        """Row and column of every stored entry off the diagonal; made once, since counting them waits for a GPU."""
+        if "off diagonal" not in self._cache:
+            row = self.row_index()
+            there = row != self.indices
+            self._cache["off diagonal"] = (row[there], self.indices[there])
+        found = self._cache["off diagonal"]
+        assert isinstance(found, tuple)
+        return found
+
     def select_rows(self, rows: Tensor | slice) -> CSR:
         """Rows ``rows``, every column kept."""
         if isinstance(rows, slice):

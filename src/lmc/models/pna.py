@@ -57,9 +57,8 @@ def _degrees(A: CSR) -> Tensor:
 
 def _extremes(A: CSR, u: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum and minimum over the neighbours that the batch shows; zero without any."""
-    row = A.row_index()
-    entries = (row != A.indices).nonzero().squeeze(1)
-    row, messages = row[entries], u.index_select(0, A.indices[entries])
+    row, col = A.off_diagonal()
+    messages = u.index_select(0, col)
     index = row.unsqueeze(1).expand_as(messages)
     zeros = u.new_zeros(A.num_rows, u.shape[1])
     high, low = (zeros.scatter_reduce(0, index, messages, how, include_self=False) for how in ("amax", "amin"))
