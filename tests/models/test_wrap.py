@@ -61,6 +61,20 @@ class Residual(nn.Module):
         return self.decode(h)
 
 
+class Positions(nn.Module):
+    """Parameters that meet constants, not rows: they are what they are on any batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = SAGEConv(6, 8), GCNConv(8, 4)
+        self.table, self.mix = nn.Embedding(4, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        places = self.mix(self.table(torch.arange(4))) * torch.linspace(1, 2, 2, dtype=x.dtype)
+        h = self.conv1(x, edge_index).view(-1, 4, 2) + places
+        return self.conv2(h.tanh().flatten(1), edge_index)
+
+
 class Of(nn.Module):
     """Two convolutions with a ReLU between them, called with a Data."""
 
@@ -83,6 +97,7 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "gat": lambda: models.GAT(6, 8, 3, 4, heads=2),
     "gatv2": lambda: models.GAT(6, 8, 2, 4, heads=2, v2=True),
     "residual": Residual,
+    "positions": Positions,
     "two-kinds": lambda: Of(GraphConv(6, 7), GCNConv(7, 4)),
     "transformer": lambda: Of(TransformerConv(6, 7), SAGEConv(7, 4)),
     "cheb": lambda: Of(ChebConv(6, 7, 3), GATConv(7, 4)),
@@ -355,6 +370,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "other flow": (lambda: Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(6, 4, flow="target_to_source")), "flow"),
     "columns first": (lambda: Body(lambda m, x, e: (m.extra.weight @ m.conv(x, e).t()).t(), nn.Linear(4, 4)), "x @ W"),
+    "rows folded": (
+        lambda: Body(lambda m, x, e: m.extra(m.conv(x, e).view(-1, 2)).view(-1, 4), nn.Linear(2, 2)),
+        "one row a node",
+    ),
     "no width": (lambda: Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(-1, 4)), "pass in_width"),
 }
 

@@ -229,6 +229,12 @@ class _Checking(Passage):
 
     seen: list[Seen]
 
+    def propagate(self, convolution: nn.Module, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Tensor:
+        out = super().propagate(convolution, edge_index, size, kwargs)
+        assert self.mode.derived is not None
+        self.mode.derived[id(out)] = out
+        return out
+
     def inputs(self, convolution: nn.Module, crossing: Crossing, kwargs: dict[str, Any]) -> None:
         seen = self.seen[self.l - 1]
         self._compare(convolution, crossing, kwargs, seen.kwargs, updating=False)
@@ -275,6 +281,7 @@ def _replay(
     mode = CoreRows([*probe.parameters(), *probe.buffers()], len(SUBSET), p)
     passage = _Checking(probe, crossings, len(SUBSET), p, at, mode)
     passage.seen = seen
+    mode.derived = {id(rows): rows}
     with taken_over(probe, passage.propagate, passage.edge_updater, normalised=True), mode:
         return call(probe, rows, torch.empty(2, 0, dtype=torch.int64))
 

@@ -36,6 +36,8 @@ class CoreRows(TorchFunctionMode):
         super().__init__()
         self._fixed = {id(t): t for t in fixed}  # holds on to them: an id is that of a living tensor
         self._n, self._c, self._p = num_rows, p.core_of(num_rows), p
+        self.derived: dict[int, Tensor] | None = None
+        """For a network looked at for the first time: all that was computed from rows so far."""
         self.drops = 0
         """Dropouts that were asked for in training."""
         self._usual: Rule = "split" if self._c < num_rows else "live"
@@ -57,7 +59,24 @@ class CoreRows(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        out = self._apply(func, args, kwargs or {})
+        if self.derived is not None and self._rule != "off":
+            self._follow(func, args, kwargs or {}, out)
+        return out
+
+    def _follow(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Whatever is computed from rows is derived from rows."""
+        assert self.derived is not None
+        found: list[Tensor] = []
+        _collect(args, found)
+        _collect(kwargs.values(), found)
+        made: list[Tensor] = []
+        _collect((out,), made)
+        name = getattr(func, "__name__", "")
+        if any(id(t) in self.derived for t in found) and not name.startswith("new_") and not name.endswith("_like"):
+            self.derived.update((id(t), t) for t in made if id(t) not in self._fixed)
+
+    def _apply(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._rule == "off":
             return func(*args, **kwargs)
         special = _SPECIAL.get(func)
@@ -104,10 +123,11 @@ class CoreRows(TorchFunctionMode):
         if name in _RECURRENT:
             return self._recurrent(func, *args)
         if not any(self._is_rows(t) for t in others):
-            if any(self._n in t.shape for t in others):
+            if self.derived is not None and any(id(t) in self.derived for t in others):
                 raise ConfigError(
-                    f"expected rows along the first dimension where {name} meets a parameter (got shapes "
-                    f"{[list(t.shape) for t in others]}): write it row by row, x @ W instead of W.T @ x.T"
+                    f"expected one row a node, along the first dimension, where {name} meets a parameter (got shapes "
+                    f"{[list(t.shape) for t in others]} for {self._n} nodes): write it row by row, x @ W instead of "
+                    "W.T @ x.T, [n, k, d] instead of [n * k, d]"
                 )
             out = func(*args, **kwargs)  # constants made on the way, not rows
             self._mark(out)
