@@ -115,7 +115,7 @@ class Run:
         """What the encoder reads for a batch."""
         if batch.x is not None:
             return batch.x
-        if batch.operators[0].num_inputs == batch.num_core and not self.problem.model.drives:
+        if batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows:
             return self.problem.inputs(batch.rows)
         return self.problem.inputs(batch.ext)
 
@@ -142,7 +142,7 @@ class Run:
         ext = torch.cat([core, halo]) if halo.numel() else core
         graph = problem.graph
         # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it
-        first = ext if problem.model.drives else ext[: operators[0].num_inputs]
+        first = ext if problem.model.reads_all_rows else ext[: operators[0].num_inputs]
         return Batch(
             core=core,
             rows=rows,

@@ -79,6 +79,8 @@ class Model(nn.Module, ABC):
     """The aggregation matrix P, one of :data:`lmc.graph.NORMALISATIONS`."""
     weighs_first: bool = False
     """Whether parameters are applied to rows before they are aggregated."""
+    reads_all_rows: bool = False
+    """Whether the input of every row of a batch is read, also where the first operator takes in fewer."""
     drives: bool = False
     """Whether the model runs its own forward pass (``drive``) instead of being run layer by layer."""
     keeps_features: bool = False

@@ -133,6 +133,8 @@ class Passage:
         self.l = 0
         self.first: Tensor | None = None
         """P X, where the first crossing reads the features themselves and this is known."""
+        self.swapped = False
+        """Nothing but the first crossing reads the features: they may have fewer rows than what follows."""
         self.rows = num_rows
         """Rows that the last crossing gave; only these mean anything."""
 
@@ -154,6 +156,9 @@ class Passage:
             else:
                 s = self.at(self.l, lambda P: self._over_edges(convolution, crossing, kwargs, P))
             self.rows = s.shape[0]
+            if self.swapped and self.l == 1:
+                self.num_rows = self.rows
+                self.mode.resize(self.rows)
             if self.rows < self.num_rows:
                 # nobody reads the rows that the method did not compute; the network still needs a row for each
                 s = torch.cat([s, s.new_zeros(self.num_rows - self.rows, s.shape[1])])

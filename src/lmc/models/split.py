@@ -40,21 +40,28 @@ class CoreRows(TorchFunctionMode):
         """For a network looked at for the first time: all that was computed from rows so far."""
         self.drops = 0
         """Dropouts that were asked for in training."""
-        self._usual: Rule = "split" if self._c < num_rows else "live"
-        self._rule: Rule = self._usual
+        self._other: Rule | None = None
+
+    @property
+    def _rule(self) -> Rule:
+        return self._other or ("split" if self._c < self._n else "live")
+
+    def resize(self, num_rows: int) -> None:
+        """From here on rows are so many."""
+        self._n, self._c = num_rows, self._p.core_of(num_rows)
 
     @contextmanager
     def under(self, rule: Rule) -> Iterator[None]:
         """Another rule for a while."""
-        was, self._rule = self._rule, rule
+        was, self._other = self._other, rule
         try:
             yield
         finally:
-            self._rule = was
+            self._other = was
 
     def after_sum(self) -> None:
-        """From here on, to the end of the convolution, core rows teach."""
-        self._rule = self._usual
+        """From here on core rows teach."""
+        self._other = None
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

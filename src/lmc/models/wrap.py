@@ -68,6 +68,7 @@ class Wrapped(Model):
         self._call = call
         self._first = first
         self.keeps_features = first == "beside"
+        self.reads_all_rows = first != "swapped"
 
     @property
     def num_layers(self) -> int:
@@ -126,7 +127,7 @@ class Wrapped(Model):
             PX, x = x.split(self.in_width, 1)
         mode = CoreRows([*self.network.parameters(), *self.network.buffers()], x.shape[0], p)
         passage = Passage(self.network, self.crossings, x.shape[0], p, at, mode)
-        passage.first = PX
+        passage.first, passage.swapped = PX, not self.reads_all_rows
         entered = passage.entered if p.halo_teaches and p.num_core is not None else None
         with taken_over(self.network, passage.propagate, passage.edge_updater, normalised=True, entered=entered), mode:
             logits = self._call(self.network, x, _no_edges(x.device))
