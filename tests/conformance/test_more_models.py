@@ -134,6 +134,8 @@ def test_attention_refuses_the_literal_cut() -> None:
     g = random_graph()
     with pytest.raises(ConfigError, match='cut="before"'):
         LMC4Conv(cut="after").bind(g, make("gat", g), parts_of(g))
+    with pytest.raises(ConfigError, match='cut="before"'):
+        LMC4Conv(cut="after").bind(g, wrap(pyg.GCN(6, 7, 2, 4)), parts_of(g))
 
 
 @pytest.mark.gpu

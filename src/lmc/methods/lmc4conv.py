@@ -110,10 +110,10 @@ class LMC4Conv(HistoryMethod):
 
         Where layer 1 is complete its halo rows are exact, and their adjoints reach no parameter: no history for it.
         """
-        if self.cut == "after" and any(problem.model.recalls(l) for l in range(1, problem.model.num_layers + 1)):
+        model = problem.model
+        if self.cut == "after" and (model.drives or any(model.recalls(l) for l in range(1, model.num_layers + 1))):
             raise ConfigError(
-                f'expected cut="before" for {type(problem.model).__name__} (got "after"): what completes its halo rows '
-                "lies in the state before the activation"
+                f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
             )
         L, first = problem.model.num_layers, 2 if problem.aggregated else 1
         H = {l: width for l, width in enumerate(problem.model.widths, start=1) if l >= first}

@@ -126,9 +126,8 @@ class Passage:
     def __init__(
         self, network: nn.Module, crossings: tuple[Crossing, ...], num_rows: int, p: Pass, at: At, mode: CoreRows
     ) -> None:
-        self.network, self.crossings, self.num_rows, self.p, self.at, self.mode = (
-            network, crossings, num_rows, p, at, mode,
-        )  # fmt: skip
+        self.crossings, self.num_rows = crossings, num_rows
+        self.p, self.at, self.mode = p, at, mode
         self.names = {id(c): name for name, c in convolutions_of(network).items()}
         self.l = 0
         self.first: Tensor | None = None

@@ -18,7 +18,7 @@ Call = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Recorder:
+class Recording:
     """Edges and weights that arrive at each ``propagate`` of a network given a graph; nothing is aggregated."""
 
     calls: list[tuple[Tensor, Tensor | None]]
@@ -33,7 +33,7 @@ class Recorder:
         adj: CSR,
         in_width: int,
         dtype: torch.dtype,
-    ) -> Recorder:
+    ) -> Recording:
         """Run ``network`` once on the edges of ``adj``, with zeros for features and sums."""
         n, found = adj.num_rows, cls([], [])
 

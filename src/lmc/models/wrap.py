@@ -13,7 +13,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.models.base import Layer, Model
 from lmc.models.crossing import At, Crossing, Passage, taken_over
-from lmc.models.matrices import Recorder, matrix_of, symmetric, without_loops
+from lmc.models.matrices import Recording, matrix_of, symmetric, without_loops
 from lmc.models.probe import First, examine
 from lmc.models.rows import Operator, Pass
 from lmc.models.split import CoreRows
@@ -153,11 +153,11 @@ class Wrapped(Model):
         self._recorded = None
         return matrix
 
-    _recorded: Recorder | None = None
+    _recorded: Recording | None = None
 
     def _matrix(self, adj: CSR, l: int, dtype: torch.dtype) -> CSR:
         if self._recorded is None:
-            self._recorded = Recorder.of(self.network, self._call, self.crossings, adj, self.in_width, dtype)
+            self._recorded = Recording.of(self.network, self._call, self.crossings, adj, self.in_width, dtype)
         edges, weight = self._recorded.calls[l - 1]
         return matrix_of(adj, edges, weight, self._recorded.aggregations[l - 1], dtype)
 
