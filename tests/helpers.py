@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmc.graph import CSR, Aggregation, Graph, gcn_norm
+from lmc.graph import CSR, Aggregation, Graph, normalise
 from lmc.graph.csr import from_rows
 from lmc.methods import METHODS, Run
-from lmc.models import GCN, GCNII, Model, Pass
+from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, Pass
 
 # Two squares joined by a bridge, with one diagonal and a hanging node: degrees from 1 to 4, so that no two
 # normalisation weights agree by accident.
@@ -134,10 +134,22 @@ MODELS: dict[str, Callable[[Graph], Model]] = {
 }
 """Models whose rows are independent given their messages (no batch norm), by name."""
 
+MORE_MODELS: dict[str, Callable[[Graph], Model]] = {
+    "sage": lambda g: SAGE(g.num_features, 7, g.num_classes, num_layers=3),
+    "sage-layer-norm": lambda g: SAGE(g.num_features, 5, g.num_classes, num_layers=2, norm="layer"),
+    "gin": lambda g: GIN(g.num_features, 7, g.num_classes, num_layers=3, norm="layer"),
+    "gin-eps": lambda g: GIN(g.num_features, 5, g.num_classes, num_layers=2, eps=0.3),
+    "gat": lambda g: GAT(g.num_features, 6, g.num_classes, num_layers=3, heads=2),
+    "gat-layer-norm": lambda g: GAT(g.num_features, 5, g.num_classes, num_layers=2, norm="layer"),
+    "appnp": lambda g: APPNP(g.num_features, 7, g.num_classes, num_layers=4, alpha=0.2),
+    "pna": lambda g: PNA(g.num_features, 8, g.num_classes, num_layers=3),
+}
+"""Models with other aggregations than GCN's."""
+
 
 def make(name: str, graph: Graph, seed: int = 3) -> Model:
-    """A model of :data:`MODELS` in float64 with every parameter away from its special initial value."""
-    return scrambled(MODELS[name](graph), seed)
+    """A model of :data:`MODELS` or :data:`MORE_MODELS` in float64, every parameter off its initial value."""
+    return scrambled((MODELS | MORE_MODELS)[name](graph), seed)
 
 
 def scrambled(model: M, seed: int = 3) -> M:
@@ -160,7 +172,7 @@ def full_loss(graph: Graph, model: Model, logits: Tensor) -> Tensor:
 def full_gradient(graph: Graph, model: Model) -> Gradients:
     """dL/dp by plain autograd through the plain forward pass, in the user's numbering."""
     dtype = next(model.parameters()).dtype
-    P = Aggregation.exact(gcn_norm(graph.adj, dtype))
+    P = Aggregation.exact(normalise(graph.adj, model.normalisation, dtype))
     was = {k: b.clone() for k, b in model.named_buffers()}
     model.train()
     loss = full_loss(graph, model, model(graph.x.to(dtype=dtype), P, Pass(dropout=False)))

@@ -20,7 +20,7 @@ LEFT_TO_RIGHT = [
     {"data", "partition", "history", "solvers"},
     {"sampling", "models"},
     {"methods"},
-    {"train", "diagnostics"},
+    {"train", "diagnostics", "testing"},
     {"bench"},
     {"cli"},
 ]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmc import data, diagnostics, errors, graph, history, methods, models, partition, results, train
+    from lmc import data, diagnostics, errors, graph, history, methods, models, partition, results, testing, train
     from lmc.data import load, save
     from lmc.graph import Graph
+    from lmc.models import wrap
     from lmc.results import EpochRecord, RunRecord
     from lmc.train import evaluate, fit
 
@@ -23,6 +24,7 @@ _HOMES = {
     "fit": "lmc.train",
     "load": "lmc.data",
     "save": "lmc.data",
+    "wrap": "lmc.models",
 }
 _ROOMS = (
     "data",
@@ -34,6 +36,7 @@ _ROOMS = (
     "models",
     "partition",
     "results",
+    "testing",
     "train",
 )
 
@@ -54,7 +57,9 @@ __all__ = [
     "partition",
     "results",
     "save",
+    "testing",
     "train",
+    "wrap",
 ]
 
 

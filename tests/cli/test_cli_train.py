@@ -22,7 +22,7 @@ SMALL = ("tiny-like", "--scale", "0.2", "--hidden", "8", "--parts", "4", "--clus
 def test_train_writes_a_run_and_says_what_came_of_it(invoke: Invoke, tmp_path: Path) -> None:
     code, said = invoke("train", *SMALL, "--epochs", "3", "--seed", "1")
     assert code == 0
-    for fact in ("300 nodes", "LMC4Conv", "4 parts, 2 a batch", "edges inside parts", "complete", "parameters"):
+    for fact in ("300 nodes", "CMC", "4 parts, 2 a batch", "edges inside parts", "complete", "parameters"):
         assert fact in said
     assert "test at best val" in said
     folder = tmp_path / "runs" / "tiny-like@0.2-lmc-gcn-s1"

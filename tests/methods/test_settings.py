@@ -10,8 +10,19 @@ import torch
 
 from helpers import CONVOLUTIONAL, PARTS, hand_graph, make, random_graph
 from lmc.errors import ConfigError, LmcError
-from lmc.methods import GAS, METHODS, BackwardSGD, ClusterGCN, GraphFM, LMC4Conv, Method, method_class
-from lmc.models import GCN, GCNII, Model
+from lmc.methods import (
+    CMC,
+    GAS,
+    METHODS,
+    BackwardSGD,
+    ClusterGCN,
+    GraphFM,
+    LMC4Conv,
+    LMC4Rec,
+    Method,
+    recommended,
+)
+from lmc.models import GAT, GCN, GCNII, Model, RecGCN
 
 BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (LMC4Conv, {"alpha": 1.2}, r"alpha in \[0, 1\] \(got 1.2\)"),
@@ -48,10 +59,10 @@ def test_settings_are_frozen() -> None:
         LMC4Conv().alpha = 0.9  # type: ignore[misc]
 
 
-def test_an_unknown_method_name_is_refused_with_the_choices() -> None:
-    assert method_class("lmc") is LMC4Conv
-    with pytest.raises(ConfigError, match=r"'gas'.*got 'sag'"):
-        method_class("sag")
+def test_the_recommended_method_trains_the_model() -> None:
+    assert recommended(GCN(4, 4, 2)) is CMC
+    assert recommended(GAT(4, 4, 2)) is LMC4Conv
+    assert recommended(RecGCN(4, 4, 2)) is LMC4Rec
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -70,8 +70,14 @@ def root(
 def train(
     dataset: o.Dataset,
     method: Annotated[
-        str, typer.Option("--method", help="`lmc methods` lists them.", rich_help_panel="Method")
-    ] = "lmc",
+        str,
+        typer.Option(
+            "--method",
+            help="`lmc methods` lists them. auto: cmc, or lmc where the model's aggregation is not linear, or lmc4rec "
+            "for a fixed point.",
+            rich_help_panel="Method",
+        ),
+    ] = "auto",
     model: o.Model = "gcn",
     epochs: o.Epochs = 100,
     seed: o.Seed = 0,
@@ -92,6 +98,8 @@ def train(
     bounded_norm: o.BoundedNorm = None,
     solver: o.FixedPointSolver = None,
     tol: o.Tolerance = None,
+    heads: o.Heads = None,
+    teleport: o.Teleport = None,
     lr: o.Rate = 0.01,
     weight_decay: o.WeightDecay = 0.0,
     clip: o.Clip = None,
@@ -157,6 +165,8 @@ def train(
                 bounded_norm,
                 solver,
                 tol,
+                heads,
+                teleport,
             ),
             MethodChoice(method, method, own),
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
@@ -172,10 +182,10 @@ def compare(
         typer.Option(
             "--methods",
             help="Comma-separated; options of one's own after colons: gas,lmc,lmc:alpha=0.8:score=x^2. "
-            "Options below go to every method that has them.",
+            "Options below go to every method that has them. auto: those that train the model.",
             rich_help_panel="Method",
         ),
-    ] = "full,cluster,gas,fm,lmc",
+    ] = "auto",
     model: o.Model = "gcn",
     epochs: o.Epochs = 50,
     error_every: Annotated[
@@ -204,6 +214,8 @@ def compare(
     bounded_norm: o.BoundedNorm = None,
     solver: o.FixedPointSolver = None,
     tol: o.Tolerance = None,
+    heads: o.Heads = None,
+    teleport: o.Teleport = None,
     lr: o.Rate = 0.01,
     weight_decay: o.WeightDecay = 0.0,
     clip: o.Clip = None,
@@ -230,6 +242,7 @@ def compare(
     Every method has a folder of its own under the run folder; the figure is compare.png there.
     """
     with spoken_errors(resumable=True):
+        from lmc.cli.build import AUTO, contest
         from lmc.cli.comparing import compare_command
 
         shared = MethodOptions(
@@ -265,8 +278,10 @@ def compare(
                 bounded_norm,
                 solver,
                 tol,
+                heads,
+                teleport,
             ),
-            parse_methods(methods),
+            parse_methods(contest(model) if methods == AUTO else methods),
             shared,
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
             RunChoice(seed, device, run_dir, resume),

@@ -12,16 +12,34 @@ import lmc.data
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import METHODS, Method
-from lmc.models import GCN, GCNII, Model, RecGCN
+from lmc.methods import METHODS, Method, recommended
+from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, RecGCN
 from lmc.train import Settings
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[Model]] = {"gcn": GCN, "gcnii": GCNII, "recgcn": RecGCN}
+MODELS: dict[str, type[Model]] = {
+    "gcn": GCN,
+    "gcnii": GCNII,
+    "sage": SAGE,
+    "gin": GIN,
+    "gat": GAT,
+    "appnp": APPNP,
+    "pna": PNA,
+    "recgcn": RecGCN,
+}
 
 _METHOD_FIELDS = {"parts": "num_parts", "clusters": "clusters_per_batch"}
-_MODEL_ARGUMENTS = {"layers": "num_layers", "gcnii_alpha": "alpha", "gcnii_theta": "theta", "bounded_norm": "p"}
+_MODEL_ARGUMENTS = {
+    "layers": "num_layers",
+    "gcnii_alpha": "alpha",
+    "gcnii_theta": "theta",
+    "teleport": "alpha",
+    "bounded_norm": "p",
+}
+_ONE_MODELS = {"gcnii_alpha": "gcnii", "gcnii_theta": "gcnii", "teleport": "appnp"}
+"""Options of one model, whose argument others may have under the same name."""
+AUTO = "auto"
 _OFF_SWITCHES = {"forward": "--no-forward", "backward": "--no-backward"}
 
 
@@ -37,7 +55,11 @@ def build_model(choice: ModelChoice, graph: Graph, seed: int) -> Model:
     if given.get("norm") == "none":
         given["norm"] = None
     accepted = inspect.signature(cls).parameters
-    others = [f.name for f in dataclasses.fields(choice) if f.name != "name"]
+    others = [
+        f.name
+        for f in dataclasses.fields(choice)
+        if f.name != "name" and _ONE_MODELS.get(f.name, choice.name) == choice.name
+    ]
     _refuse("model", choice.name, given, [o for o in others if _MODEL_ARGUMENTS.get(o, o) in accepted])
     arguments = {_MODEL_ARGUMENTS.get(k, k): v for k, v in given.items()}
     return cast(Any, cls)(graph.num_features, choice.hidden, graph.num_classes, seed=seed, **arguments)
@@ -49,6 +71,16 @@ def build_method(choice: MethodChoice) -> Method:
     given = choice.options.given()
     _refuse("method", choice.name, given, options_of(choice.name))
     return cast(Any, cls)(**{_METHOD_FIELDS.get(k, k): v for k, v in given.items()})
+
+
+def chosen(choice: MethodChoice, model: Model) -> MethodChoice:
+    """The choice, with the method that suits ``model`` in the place of "auto"."""
+    return dataclasses.replace(choice, name=recommended(model).name) if choice.name == AUTO else choice
+
+
+def contest(model: str) -> str:
+    """The methods that are compared on a model, where the user names none."""
+    return "full,cluster,gas,sse,lmc4rec" if _named(model, MODELS, "model").recurrent else "full,cluster,gas,fm,lmc,cmc"
 
 
 def build_methods(choices: Sequence[MethodChoice], shared: MethodOptions) -> dict[str, Method]:

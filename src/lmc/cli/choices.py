@@ -39,6 +39,8 @@ class ModelChoice:
     bounded_norm: str | None = None
     solver: str | None = None
     tol: float | None = None
+    heads: int | None = None
+    teleport: float | None = None
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,13 @@ Symmetrise = Annotated[
     typer.Option("--symmetrise", help="Repair one-way edges, duplicates and self-loops.", rich_help_panel=_DATA),
 ]
 
-Model = Annotated[str, typer.Option("--model", help="gcn, gcnii or recgcn.", rich_help_panel=_MODEL)]
+Model = Annotated[
+    str, typer.Option("--model", help="gcn, gcnii, sage, gin, gat, appnp, pna or recgcn.", rich_help_panel=_MODEL)
+]
 Hidden = Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.", rich_help_panel=_MODEL)]
 Layers = Annotated[
     int | None,
-    typer.Option("--layers", help="Aggregations. Default: 2 for gcn, 4 for gcnii.", rich_help_panel=_MODEL),
+    typer.Option("--layers", help="Aggregations. Default: 2 (gcnii 4, appnp 10).", rich_help_panel=_MODEL),
 ]
 Dropout = Annotated[
     float | None,
@@ -75,6 +77,10 @@ FixedPointSolver = Annotated[
 ]
 Tolerance = Annotated[
     float | None, typer.Option("--tol", help="recgcn: relative residual to solve to.", rich_help_panel=_MODEL)
+]
+Heads = Annotated[int | None, typer.Option("--heads", help="gat: attention heads.", rich_help_panel=_MODEL)]
+Teleport = Annotated[
+    float | None, typer.Option("--teleport", help="appnp: teleport probability.", rich_help_panel=_MODEL)
 ]
 
 Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the parts.", rich_help_panel=_OPTIMISER)]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lmc.cli.build import build_method, build_model, load_graph, settings_of
+from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name, percent, seconds
 from lmc.methods import ClusterMethod, Run
@@ -23,9 +23,13 @@ def train_command(
 ) -> None:
     """Train, showing progress, and say what came of it."""
     out = console()
-    settings, bound_to = settings_of(optimiser), build_method(method)
+    settings = settings_of(optimiser)
+    if method.name != AUTO:
+        build_method(method)  # a wrong option is told before a graph is loaded
     graph = load_graph(data)
-    run = bound_to.bind(graph, build_model(model, graph, where.seed), device=where.device, seed=where.seed)
+    network = build_model(model, graph, where.seed)
+    method = chosen(method, network)
+    run = build_method(method).bind(graph, network, device=where.device, seed=where.seed)
     label = file_name(f"{graph.name}-{method.name}-{model.name}-s{where.seed}")
     run_dir = where.run_dir or Path("runs") / label
     out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))

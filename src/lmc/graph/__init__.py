@@ -3,20 +3,24 @@
 from lmc.graph.batch import Batch
 from lmc.graph.csr import CSR
 from lmc.graph.graph import SPLITS, Graph
-from lmc.graph.normalise import gcn_norm, renormalise
-from lmc.graph.product import Aggregation, Precomputed, accumulate, sparse_product, spmm
+from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
+from lmc.graph.product import Aggregation, Precomputed, Recalling, accumulate, beside, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
 
 __all__ = [
     "CSR",
+    "NORMALISATIONS",
     "SPLITS",
     "Aggregation",
     "Batch",
     "Extractor",
     "Graph",
     "Precomputed",
+    "Recalling",
     "accumulate",
+    "beside",
     "gcn_norm",
+    "normalise",
     "renormalise",
     "sparse_product",
     "spmm",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from lmc.errors import GraphError
 from lmc.graph.csr import CSR
+from lmc.graph.graph import SPLITS, Graph
 from lmc.graph.product import Aggregation, Precomputed
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +35,7 @@ class Batch:
         beta: the convex combination coefficients of the halo rows, [num_halo, 1].
         fixed: this batch comes again, the same object, in every epoch.
         slot: which of the epoch's batches this is; fixed batches keep theirs.
+        graph: the graph in run order, for :meth:`to_data`.
     """
 
     core: Tensor
@@ -43,6 +50,7 @@ class Batch:
     beta: Tensor | None = None
     fixed: bool = False
     slot: int = 0
+    graph: Graph | None = None
 
     @property
     def num_core(self) -> int:
@@ -56,6 +64,34 @@ class Batch:
     def batch_size(self) -> int:
         """The name PyG's loaders use for the number of core rows."""
         return self.num_core
+
+    @property
+    def train_mask(self) -> Tensor:
+        """The name PyG uses for the labelled rows."""
+        return self.labelled
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """All edges between rows of the batch, [2, E] in batch numbering as PyG has them, without self-loops."""
+        if self.graph is None:
+            raise GraphError("expected a batch of a run (got one without its graph): take it from run.batches()")
+        adj, ext = self.graph.adj, self.ext
+        row = torch.full((adj.num_rows,), -1, dtype=torch.int64, device=ext.device)
+        row[ext] = torch.arange(ext.numel(), device=ext.device)
+        mine = adj.select_rows(ext)
+        edges = torch.stack([row[mine.indices.long()], mine.row_index()])
+        return edges[:, edges[0] >= 0]
+
+    def to_data(self) -> Data:
+        """This batch as PyG's loaders give theirs: a ``Data`` with ``x y edge_index n_id batch_size`` and the masks,
+        the ``batch_size`` core rows first. What a method does beside (histories, weights of edges) is not in it."""
+        from torch_geometric.data import Data
+
+        edges, graph = self.edge_index, self.graph
+        assert graph is not None
+        x = graph.x.select_rows(self.ext).to_dense() if isinstance(graph.x, CSR) else graph.x[self.ext]
+        masks = {f"{split}_mask": getattr(graph, split)[self.ext] for split in SPLITS}
+        return Data(x=x, edge_index=edges, y=self.y, n_id=self.n_id, batch_size=self.num_core, **masks)
 
     @cached_property
     def ext(self) -> Tensor:

@@ -90,14 +90,32 @@ class CSR:
     def t(self) -> CSR:
         """The transpose, by rows; made once. A symmetric matrix is its own."""
         if "t" not in self._cache:
-            order = self.indices.sort(stable=True).indices  # stable: rows of the transpose stay sorted
+            pattern, order = self.transposed_order()
             values = None if self.values is None else self.values[order]
-            self._cache["t"] = from_rows(
-                self.indices[order], self.row_index()[order], values, (self.num_cols, self.num_rows)
-            )
+            self._cache["t"] = CSR(pattern.indptr, pattern.indices, values, pattern.num_cols)
         transpose = self._cache["t"]
         assert isinstance(transpose, CSR)
         return transpose
+
+    def transposed_order(self) -> tuple[CSR, Tensor]:
+        """The transpose's pattern and, for each of its entries, where the entry stands here; made once."""
+        if "order" not in self._cache:
+            order = self.indices.sort(stable=True).indices  # stable: rows of the transpose stay sorted
+            rows, cols = self.indices[order], self.row_index()[order]
+            self._cache["order"] = (from_rows(rows, cols, None, (self.num_cols, self.num_rows)), order)
+        found = self._cache["order"]
+        assert isinstance(found, tuple)
+        return found
+
+    def off_diagonal(self) -> tuple[Tensor, Tensor]:
+        """Row and column of every stored entry off the diagonal; made once, since counting them waits for a GPU."""
+        if "off diagonal" not in self._cache:
+            row = self.row_index()
+            there = row != self.indices
+            self._cache["off diagonal"] = (row[there], self.indices[there])
+        found = self._cache["off diagonal"]
+        assert isinstance(found, tuple)
+        return found
 
     def select_rows(self, rows: Tensor | slice) -> CSR:
         """Rows ``rows``, every column kept."""

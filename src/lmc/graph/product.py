@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lmc.graph.csr import CSR
+from lmc.graph.csr import CSR, from_rows
 
 
 def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -42,6 +42,19 @@ def sparse_product(A: CSR, B: CSR) -> CSR:
     arrays = (torch.from_numpy(part).to(A.device) for part in (c.indptr, c.indices, c.data))
     indptr, indices, values = arrays
     return CSR(indptr.to(torch.int32), indices.to(torch.int32), values, c.shape[1])
+
+
+def beside(A: CSR | Tensor, B: CSR | Tensor) -> CSR | Tensor:
+    """[A | B]: two matrices of one kind side by side."""
+    if isinstance(A, Tensor) and isinstance(B, Tensor):
+        return torch.cat([A, B], 1)
+    assert isinstance(A, CSR)
+    assert isinstance(B, CSR)
+    rows = torch.cat([A.row_index(), B.row_index()])
+    order = rows.sort(stable=True).indices
+    cols = torch.cat([A.indices, B.indices + A.num_cols])
+    values = torch.cat([A.data, B.data])
+    return from_rows(rows[order], cols[order], values[order], (A.num_rows, A.num_cols + B.num_cols))
 
 
 class _Product(torch.autograd.Function):
@@ -92,6 +105,13 @@ class Aggregation:
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         """P t; ``clean``, the rows before dropout, is for operators that keep rows."""
         return _Product.apply(t, self)
+
+
+@dataclass(frozen=True, eq=False)
+class Recalling(Aggregation):
+    """An aggregation that also brings the stored states of its trailing rows, the halo, for layers that need them."""
+
+    recalled: Tensor
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Methods: one paper, one file. Each is an estimator of the gradient behind one interface."""
 
-from lmc.errors import ConfigError
 from lmc.methods.backward_sgd import BackwardSGD
 from lmc.methods.base import ClusterMethod, HistoryMethod, Method
 from lmc.methods.cluster_gcn import ClusterGCN
@@ -14,6 +13,7 @@ from lmc.methods.lmc4rec import LMC4Rec
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run, StepStats
 from lmc.methods.sse import SSE
+from lmc.models import Model
 
 METHODS: dict[str, type[Method]] = {
     cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec, CMC4Rec, SSE)
@@ -21,11 +21,11 @@ METHODS: dict[str, type[Method]] = {
 """Every method by its short name, as the command line spells it."""
 
 
-def method_class(name: str) -> type[Method]:
-    """A method's class by its short name."""
-    if name not in METHODS:
-        raise ConfigError(f"expected a method in {sorted(METHODS)} (got {name!r})")
-    return METHODS[name]
+def recommended(model: Model) -> type[Method]:
+    """The method to train a model with, where nothing speaks for another one."""
+    if model.recurrent:
+        return LMC4Rec
+    return CMC if model.linear else LMC4Conv
 
 
 __all__ = [
@@ -46,5 +46,5 @@ __all__ = [
     "Problem",
     "Run",
     "StepStats",
-    "method_class",
+    "recommended",
 ]

@@ -6,6 +6,7 @@ happens to a layer's state (:meth:`Method.compensate`), and which facts it claim
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,6 +51,8 @@ class Method(recurrent.Answers):
     pooled_statistics: ClassVar[bool] = False
     trains_convolutional: ClassVar[bool] = True
     """Whether it trains models of several layers."""
+    halo_teaches: ClassVar[bool] = False
+    """Whether halo rows teach the weights that a sum reads them through (:class:`lmc.models.Pass`)."""
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         """The halo, the operators and beta for a batch with these core rows."""
@@ -111,16 +114,17 @@ class Method(recurrent.Answers):
             pooled=self.pooled_statistics,
             dropout=dropout,
             generator=run.generator,
+            halo_teaches=self.halo_teaches,
         )
-        s = h0 = problem.model.encode(run.inputs(batch), p)
-        for l in range(1, problem.model.num_layers + 1):
-            s = problem.advance(l, s, self.operator(run, batch, l, keep), p, h0)
-            s = self.compensate(run, batch, l, s, keep)
-        assert isinstance(s, Tensor)
-        logits = problem.finish(s, p)
+
+        def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
+            return self.compensate(run, batch, l, layer(self.operator(run, batch, l, keep)), keep)
+
+        logits = problem.forward(run.inputs(batch), p, at)
         num = logits.shape[0]
         losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
-        grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
+        # a wrapped network may hold parameters that it does not use
+        grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()), materialize_grads=True)
         return list(grads), losses[: batch.num_core].sum().detach()
 
     def bind(
@@ -250,8 +254,8 @@ def check_widths(graph: Graph, model: Model) -> None:
         raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
     if not isinstance(model, Model):
         raise ConfigError(
-            f"expected a model of lmc.models (got {type(model).__name__}): docs/bring-your-own-model.md shows how to "
-            "write one"
+            f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
+            "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
     for what, wanted, got, source in (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmc.graph import Aggregation, renormalise
+from lmc.graph import Aggregation
 from lmc.methods.base import ClusterMethod, Layout
 from lmc.methods.problem import Problem
 
@@ -32,5 +32,5 @@ class ClusterGCN(ClusterMethod):
         return False
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
-        P = Aggregation.exact(renormalise(problem.blocks.induced(core)))
+        P = Aggregation.exact(problem.renormalise(problem.blocks.induced(core)))
         return core[:0], self.operators(problem, core.numel(), P), None

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, accumulate, spmm
+from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed, accumulate, spmm
 from lmc.history import Rows, Table
 from lmc.methods import fused
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.methods.exact import Evaluating, cut, exact_adjoints, exact_states
+from lmc.methods.exact import Evaluating, drive, exact_adjoints, exact_states
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Operator, Pass
@@ -265,9 +265,7 @@ class CMC(HistoryMethod):
                 f"expected a model with a linear aggregation (got {type(problem.model).__name__}, whose aggregation "
                 "depends on the rows): CMC stores sums of messages; use LMC4Conv"
             )
-        layers = {l + 1: width for l, width in enumerate(problem.model.widths[:-1], start=1)}
-        if problem.model.lin_in is not None:
-            layers[1] = problem.model.lin_in.weight.shape[0]
+        layers = problem.model.message_widths
         names = ("T", "M", "V", "U") if self.adjoints else ("T", "M")
         return {name: dict(layers) for name in names}
 
@@ -290,20 +288,16 @@ class CMC(HistoryMethod):
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""
-        problem, model = run.problem, run.problem.model
+        problem = run.problem
         T, M = run.tables["T"], run.tables["M"]
         states: list[Table] = []
         with Evaluating(problem), torch.no_grad():
-            for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
+            for _, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
                 states.append(table)
-                for rows in chunks if l + 1 in T else ():
-                    T[l + 1].push(rows, model.layer(l).activate(table.pull(rows), Pass()))
-            for rows in chunks if 1 in T else ():
-                h0 = model.encode(problem.inputs(rows), Pass())
-                assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
-                T[1].push(rows, h0)
             for l in T:
-                _sum(problem, chunks, l, T[l], M[l])
+                for rows in chunks:
+                    T[l].push(rows, _messages(problem, l, rows, states))
+                _sum(problem.of_layer(l).blocks, chunks, T[l], M[l])
         if self.adjoints:
             V, U = run.tables["V"], run.tables["U"]
             with Evaluating(problem):
@@ -311,14 +305,30 @@ class CMC(HistoryMethod):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
                     if l in V:
-                        _sum(problem, chunks, l, V[l], U[l])
+                        _sum(problem.of_layer(l).transposed, chunks, V[l], U[l])
         run.memo["R2"].fill_(1)
 
 
-def _sum(problem: Problem, chunks: list[Rows], l: int, rows: Table, sums: Table) -> None:
-    """sums <- P rows (P is its own transpose)."""
-    for chunk in (cut(problem, rows, l) for rows in chunks):
-        sums.push(chunk.rows, chunk.operator(rows.pull(chunk.ext)))
+def _messages(problem: Problem, l: int, rows: Rows, states: list[Table]) -> Tensor:
+    """What layer l aggregates."""
+    model = problem.model
+    if model.drives:
+        count = problem.graph.y[rows].shape[0]
+        return drive(problem, rows, [t.pull(rows) for t in states[: l - 1]], Precomputed(count))
+    if l > 1:
+        return model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
+    h0 = model.encode(problem.inputs(rows), Pass())
+    assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
+    return h0
+
+
+def _sum(blocks: Extractor, chunks: list[Rows], rows: Table, sums: Table) -> None:
+    """sums <- P rows, with the matrix that ``blocks`` cuts."""
+    n = blocks.P.num_rows
+    for out in chunks:
+        index = torch.arange(*out.indices(n), device=blocks.P.device) if isinstance(out, slice) else out
+        ext = torch.cat([index, blocks.halo(index)])
+        sums.push(out, spmm(blocks.block(index, ext), rows.pull(ext)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,6 +351,8 @@ class _Given:
 
 def _through(problem: Problem, l: int, rows: Rows, M: Table, T: Table, V: Table) -> Tensor:
     """The adjoint of layer l's sums from that of its state: back through the affine map."""
+    if problem.model.drives:  # its states are the sums
+        return V.pull(rows)
     m = M.pull(rows).detach().requires_grad_()
     h0 = problem.model.encode(problem.inputs(rows), Pass())
     s = problem.model.layer(l)(T.pull(rows).detach(), _Given(m), Pass(), h0)

@@ -53,7 +53,7 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
     """What layer l needs to compute ``rows`` completely."""
-    n = problem.graph.num_nodes
+    problem, n = problem.of_layer(l), problem.graph.num_nodes
     if l == 1 and problem.aggregated:
         size = len(range(*rows.indices(n))) if isinstance(rows, slice) else rows.numel()
         return Chunk(rows, rows, Precomputed(size))
@@ -78,6 +78,9 @@ def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: P
 @torch.no_grad()
 def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> Iterator[tuple[int, Table]]:
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
+    if problem.model.drives:
+        yield from _driven_states(problem, chunks, make)
+        return
     previous: Table | None = None
     with Evaluating(problem):
         if problem.model.recurrent:
@@ -96,11 +99,17 @@ def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> I
 
 
 @torch.no_grad()
-def exact_logits(problem: Problem, chunks: Sequence[Rows], states: Table) -> Iterator[tuple[Rows, Tensor]]:
-    """(rows, logits) chunk by chunk from the states of layer L."""
+def exact_logits(
+    problem: Problem, chunks: Sequence[Rows], states: Table | Sequence[Table]
+) -> Iterator[tuple[Rows, Tensor]]:
+    """(rows, logits) chunk by chunk from the states of layer L; a model that drives reads those of all layers."""
+    tables = states if isinstance(states, Sequence) else [states]
     with Evaluating(problem):
         for rows in chunks:
-            yield rows, problem.finish(states.pull(rows), Pass())
+            if problem.model.drives:
+                yield rows, drive(problem, rows, [t.pull(rows) for t in tables])
+            else:
+                yield rows, problem.finish(tables[-1].pull(rows), Pass())
 
 
 def exact_adjoints(
@@ -110,6 +119,9 @@ def exact_adjoints(
 
     Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete, whatever the layer.
     """
+    if problem.model.drives:
+        yield from _driven_adjoints(problem, chunks, H, make)
+        return
     L = problem.model.num_layers
     graph = problem.graph
     with Evaluating(problem):
@@ -137,6 +149,70 @@ def exact_adjoints(
                     table.add(chunk.ext, v)
             yield l, table
             above = table
+
+
+class _Reached(BaseException):
+    """The state a driven pass was run for; not an Exception, which the model's own code might catch."""
+
+    def __init__(self, s: Tensor) -> None:
+        self.s = s
+
+
+def drive(problem: Problem, rows: Rows, stored: Sequence[Tensor], operator: Operator | None = None) -> Tensor:
+    """The next state after the ``stored`` ones, by ``operator``, or the logits after the last; ``rows`` are read."""
+
+    def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
+        if l <= len(stored):
+            return stored[l - 1]
+        assert operator is not None
+        raise _Reached(layer(operator))
+
+    try:
+        return problem.model.drive(problem.inputs(rows), Pass(), at)
+    except _Reached as reached:
+        return reached.s
+
+
+def _driven_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> Iterator[tuple[int, Table]]:
+    tables: list[Table] = []
+    for l, width in enumerate(problem.model.widths, start=1):
+        table = make(l, width)
+        for rows in chunks:
+            chunk = cut(problem, rows, l)
+            with Evaluating(problem), torch.no_grad():
+                table.push(rows, drive(problem, chunk.ext, [t.pull(chunk.ext) for t in tables], chunk.operator))
+        tables.append(table)
+        yield l, table
+
+
+def _driven_adjoints(
+    problem: Problem, chunks: Sequence[Rows], H: Sequence[Table], make: MakeTable
+) -> Iterator[tuple[int, Table]]:
+    """Any later state, and the logits, may read any earlier state (jumping knowledge): each sends to all of them."""
+    L, graph = problem.model.num_layers, problem.graph
+    V = [make(l, width) for l, width in enumerate(problem.model.widths, start=1)]
+
+    def send(rows: Rows, states: list[Tensor], out: Tensor, v: Tensor | None) -> None:
+        for table, g in zip(V, torch.autograd.grad(out, states, v, allow_unused=True), strict=False):
+            if g is not None:
+                index = torch.arange(*rows.indices(graph.num_nodes)) if isinstance(rows, slice) else rows
+                table.add(index.to(g.device), g)
+
+    def leaves(rows: Rows, upto: int) -> list[Tensor]:
+        return [t.pull(rows).detach().clone().requires_grad_() for t in H[:upto]]
+
+    with Evaluating(problem):
+        for rows in chunks:
+            states = leaves(rows, L)
+            logits = drive(problem, rows, states)
+            send(rows, states, problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum(), None)
+        for l in range(L, 0, -1):
+            yield l, V[l - 1]
+            for rows in chunks if l > 1 else ():
+                chunk = cut(problem, rows, l)
+                states = leaves(chunk.ext, l - 1)
+                out = drive(problem, chunk.ext, states, chunk.operator)
+                send(chunk.ext, states, out, V[l - 1].pull(rows))
 
 
 class Evaluating:

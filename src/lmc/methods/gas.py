@@ -28,12 +28,14 @@ class GAS(HistoryMethod):
     paper: ClassVar[str] = "GNNAutoScale: Scalable and Expressive GNNs via Historical Embeddings"
     outside: ClassVar[str] = "forward from the history, backward dropped"
     trains_recurrent: ClassVar[bool] = True
+    halo_teaches: ClassVar[bool] = True
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
-        P = Aggregation(
-            forward=problem.blocks.block(core, torch.cat([core, halo])), backward=problem.blocks.induced(core)
-        )
+        forward = problem.blocks.block(core, torch.cat([core, halo]))
+        # an adjoint that ends at the halo row's history is needed only by weights between the two
+        backward = forward.t() if problem.model.weighs_first else problem.blocks.induced(core).t()
+        P = Aggregation(forward, backward)
         return halo, self.operators(problem, core.numel(), P), None
 
     @property

@@ -34,6 +34,7 @@ class GraphFM(HistoryMethod):
     title: ClassVar[str] = "GraphFM-OB"
     paper: ClassVar[str] = "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"
     outside: ClassVar[str] = "forward from the history after a momentum step, backward dropped"
+    halo_teaches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +47,9 @@ class GraphFM(HistoryMethod):
         full = problem.blocks.block(ext, ext)
         row, col, c = full.row_index(), full.indices, core.numel()
         forward = full.filtered((row < c) | (col < c) | (row == col))
-        P = Aggregation(forward, backward=problem.blocks.induced(core))
+        P = Aggregation(
+            forward, backward=forward.t() if problem.model.weighs_first else problem.blocks.induced(core).t()
+        )
         # halo rows of layer 1 must stay partial, so the whole graph's P X serves only the core: do without it
         return halo, self.operators(problem, ext.numel(), P), None
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch
+from lmc.graph import CSR, Aggregation, Batch, Recalling
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.compensation import compensate
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run
+from lmc.models import Operator
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "x": lambda x: x,
@@ -97,19 +98,32 @@ class LMC4Conv(HistoryMethod):
         return P.leading(core.numel()).extended(P.num_rows) if unused else P
 
     def _backward(self, problem: Problem, P: CSR, core: Tensor) -> CSR:
-        """P^T = P, without the halo's rows where beta = 0 replaces them, and without its adjoints where dropped."""
+        """P^T, without the halo's rows where beta = 0 replaces them, and without its adjoints where dropped."""
         if not self.backward:
-            return problem.blocks.induced(core)
-        return P if self.alpha > 0 else P.leading(core.numel())
+            return problem.blocks.induced(core).t()
+        return P.t() if self.alpha > 0 else P.t().leading(core.numel())
 
     def keeps(self, problem: Problem) -> Kept:
         """H[l] up to the last layer, where the halo's loss gradient starts; V[l] up to the one before.
 
         Where layer 1 is complete its halo rows are exact, and their adjoints reach no parameter: no history for it.
         """
+        model = problem.model
+        if self.cut == "after" and (model.drives or any(model.recalls(l) for l in range(1, model.num_layers + 1))):
+            raise ConfigError(
+                f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
+            )
         L, first = problem.model.num_layers, 2 if problem.aggregated else 1
         H = {l: width for l, width in enumerate(problem.model.widths, start=1) if l >= first}
         return {"H": H, "V": {l: width for l, width in H.items() if l < L and self.backward}}
+
+    def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
+        """P; for a layer that asks, with the stored states of the halo rows, from which it completes what the batch
+        does not show it (attention: the softmax normaliser)."""
+        P = batch.operators[l - 1]
+        if isinstance(P, Aggregation) and l in run.H and self.cut == "before" and run.problem.model.recalls(l):
+            return Recalling(P.forward, P.backward, run.H[l].pull(batch.halo))
+        return P
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.H:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -10,10 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, gcn_norm, sparse_product, spmm
+from lmc.graph import CSR, Extractor, Graph, beside, sparse_product, spmm
 from lmc.models import Model, Operator, Pass
 
 Cut = Literal["before", "after"]
+At = Callable[[int, Callable[[Operator], Tensor]], Tensor]
+"""(l, layer) -> the state of layer l to go on with, where ``layer(P)`` computes it with the operator P."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +28,11 @@ class Problem:
         graph: the graph in run order, on the training device.
         model: the model, on the same device.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
-        X: what the first layer reads: the features, or P X where ``aggregated``.
+        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``.
         aggregated: the first aggregation is constant and was done once.
         cut: where a layer's state lies: before its activation, or after it as the paper's equations read.
+        matrices: a wrapped network may aggregate with several matrices of one pattern; ``blocks`` is one of them.
+        kinds: which of them each layer reads.
     """
 
     graph: Graph
@@ -35,6 +41,8 @@ class Problem:
     X: Tensor | CSR
     aggregated: bool
     cut: Cut
+    matrices: tuple[Extractor, ...]
+    kinds: tuple[int, ...]
 
     @classmethod
     def of(
@@ -46,16 +54,36 @@ class Problem:
         model.to(device)
         dtype = next(model.parameters()).dtype
         graph = graph.to(device)
-        P = gcn_norm(graph.adj, dtype)
+        found, kinds = model.matrices(graph.adj, dtype)
+        P = found[0]
         X = graph.x.to(dtype=dtype)
         aggregated = aggregate and model.constant_input
         if aggregated:
-            X = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
-        return cls(graph, model, Extractor(P), X, aggregated, cut)
+            PX = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
+            X = beside(PX, X) if model.keeps_features else PX
+        matrices = tuple(Extractor(matrix) for matrix in found)
+        return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds)
+
+    def on(self, kind: int) -> Problem:
+        """The same with another of its matrices as P."""
+        return self if self.blocks is self.matrices[kind] else replace(self, blocks=self.matrices[kind])
+
+    def of_layer(self, l: int) -> Problem:
+        """The same with the matrix of layer l as P."""
+        return self.on(self.kinds[l - 1])
+
+    def renormalise(self, block: CSR) -> CSR:
+        """P on the subgraph that ``block``, cut out of P, is the pattern of, as if there were nothing else."""
+        return self.model.renormalise(block, self.kinds.index(self.matrices.index(self.blocks)) + 1)
 
     @property
     def P(self) -> CSR:
         return self.blocks.P
+
+    @cached_property
+    def transposed(self) -> Extractor:
+        """Cuts blocks out of P^T."""
+        return self.blocks if self.P.t() is self.P else Extractor(self.P.t())
 
     @property
     def device(self) -> torch.device:
@@ -75,6 +103,19 @@ class Problem:
         if isinstance(self.X, CSR):
             return self.X.select_rows(rows)
         return self.X[rows] if isinstance(rows, slice) else self.X.index_select(0, rows)
+
+    def forward(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
+        """Logits from what :meth:`inputs` gives; the state of every layer is what ``at`` makes of it."""
+        if self.model.drives:
+            return self.model.drive(x, p, at)
+        s = h0 = self.model.encode(x, p)
+        for l in range(1, self.model.num_layers + 1):
+            s = at(l, partial(self._advance, l, s, p, h0))
+        assert isinstance(s, Tensor)
+        return self.finish(s, p)
+
+    def _advance(self, l: int, s: Tensor | CSR, p: Pass, h0: Tensor | CSR, P: Operator) -> Tensor:
+        return self.advance(l, s, P, p, h0)
 
     def advance(self, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""

@@ -18,7 +18,7 @@ from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
 
 if TYPE_CHECKING:
-    from lmc.methods.base import Method
+    from lmc.methods.base import Layout, Method
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,10 @@ class Run:
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
         settles = problem.model.recurrent
-        # a solver reads its residual on the host, which a recording cannot
-        records = problem.device.type == "cuda" and method.tier.name == "device" and not settles
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded
+        records = (
+            problem.device.type == "cuda" and method.tier.name == "device" and not (settles or problem.model.drives)
+        )
         self._recorder = Recorder(problem.device, self.generator) if records else None
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
@@ -122,7 +124,7 @@ class Run:
         """What the encoder reads for a batch."""
         if batch.x is not None:
             return batch.x
-        if batch.operators[0].num_inputs == batch.num_core:
+        if batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows:
             return self.problem.inputs(batch.rows)
         return self.problem.inputs(batch.ext)
 
@@ -149,11 +151,11 @@ class Run:
         device = problem.device
         core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
         rows = rows if isinstance(rows, slice) else core
-        halo, operators, beta = self.method.layout(problem, core)
+        halo, operators, beta = self._layout(core)
         ext = torch.cat([core, halo]) if halo.numel() else core
         graph = problem.graph
         # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it
-        first = ext[: operators[0].num_inputs]
+        first = ext if problem.model.reads_all_rows else ext[: operators[0].num_inputs]
         return Batch(
             core=core,
             rows=rows,
@@ -167,7 +169,17 @@ class Run:
             beta=beta,
             fixed=fixed,
             slot=slot,
+            graph=graph,
         )
+
+    def _layout(self, core: Tensor) -> Layout:
+        """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
+        problem = self.problem
+        layouts = [self.method.layout(problem.on(kind), core) for kind in range(len(problem.matrices))]
+        halo, operators, beta = layouts[0]
+        if len(layouts) > 1:  # the matrices share their pattern, so halo and beta are the same
+            operators = tuple(layouts[kind][1][l] for l, kind in enumerate(problem.kinds))
+        return halo, operators, beta
 
     def table(self, width: int) -> Table:
         """A table of zeros on the method's tier, one row a node."""

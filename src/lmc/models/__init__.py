@@ -1,17 +1,29 @@
 """Models, one a file. They know rows, operators and parameters; they know no method."""
 
+from lmc.models.appnp import APPNP
 from lmc.models.base import Activation, Layer, Model
+from lmc.models.gat import GAT
 from lmc.models.gcn import GCN
 from lmc.models.gcnii import GCNII
+from lmc.models.gin import GIN
+from lmc.models.pna import PNA
 from lmc.models.recgcn import RecGCN
 from lmc.models.recurrent import Recurrent
-from lmc.models.rows import BatchNorm, LayerNorm, Linear, Operator, Pass
+from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
+from lmc.models.sage import SAGE
+from lmc.models.wrap import wrap
 
 __all__ = [
+    "APPNP",
+    "GAT",
     "GCN",
     "GCNII",
+    "GIN",
+    "PNA",
+    "SAGE",
     "Activation",
     "BatchNorm",
+    "Bias",
     "Layer",
     "LayerNorm",
     "Linear",
@@ -20,4 +32,5 @@ __all__ = [
     "Pass",
     "RecGCN",
     "Recurrent",
+    "wrap",
 ]

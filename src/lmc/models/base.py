@@ -9,16 +9,16 @@ A layer is the paper's equation (4) in two strokes, so that a method may cut bet
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR
+from lmc.graph import CSR, normalise, renormalise
 from lmc.models.dropout import dropout
-from lmc.models.rows import BatchNorm, LayerNorm, Linear, Operator, Pass
+from lmc.models.rows import BatchNorm, Bias, Drawn, LayerNorm, Linear, Operator, Pass
 
 NORMS = (None, "layer", "batch")
 
@@ -46,6 +46,8 @@ class Layer(nn.Module, ABC):
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
     linear: bool = True
     """Whether the aggregation is a fixed linear map of the messages, P t (attention is not)."""
+    recalls: bool = False
+    """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
@@ -73,6 +75,16 @@ class Model(nn.Module, ABC):
     lin_out: Linear | None
     reads_input: bool = False
     """Whether layers after the first read the encoded input h^0."""
+    normalisation: str = "gcn"
+    """The aggregation matrix P, one of :data:`lmc.graph.NORMALISATIONS`."""
+    weighs_first: bool = False
+    """Whether parameters are applied to rows before they are aggregated."""
+    reads_all_rows: bool = False
+    """Whether the input of every row of a batch is read, also where the first operator takes in fewer."""
+    drives: bool = False
+    """Whether the model runs its own forward pass (``drive``) instead of being run layer by layer."""
+    keeps_features: bool = False
+    """Whether the first layer reads X beside a constant P X."""
     recurrent: bool = False
     """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
 
@@ -105,6 +117,23 @@ class Model(nn.Module, ABC):
         """Whether every layer's aggregation is linear."""
         return all(self.layer(l).linear for l in range(1, self.num_layers + 1))
 
+    def recalls(self, l: int) -> bool:
+        """Whether layer l completes halo rows from their stored states."""
+        return self.layer(l).recalls
+
+    @property
+    def exact(self) -> bool:
+        """Whether the Jacobian of a halo row is known with exact histories: LMC4Conv is exact then."""
+        return all(self.layer(l).affine or self.layer(l).recalls for l in range(1, self.num_layers + 1))
+
+    @property
+    def message_widths(self) -> dict[int, int]:
+        """The width of what each layer aggregates, for aggregations that are neither constant nor of the features."""
+        widths = {l + 1: width for l, width in enumerate(self.widths[:-1], start=1)}
+        if self.lin_in is not None:
+            widths[1] = self.lin_in.weight.shape[0]
+        return widths
+
     @property
     def constant_input(self) -> bool:
         """Whether the first layer reads P X alone, and P X is constant; a model has to say so."""
@@ -119,6 +148,19 @@ class Model(nn.Module, ABC):
             for key, value in vars(module).items()
             if isinstance(value, bool | int | float | str) and key != "training" and not key.startswith("_")
         }
+
+    def matrices(self, adj: CSR, dtype: torch.dtype) -> tuple[list[CSR], tuple[int, ...]]:
+        """The matrices the layers aggregate with on a graph, and which of them each layer reads."""
+        return [normalise(adj, self.normalisation, dtype)], (0,) * self.num_layers
+
+    def renormalise(self, block: CSR, l: int) -> CSR:
+        """The matrix of layer l on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
+        return renormalise(block, self.normalisation)
+
+    def drive(self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]) -> Tensor:
+        """Logits, where the model ``drives``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to compute
+        it, and goes on with what it gets."""
+        raise NotImplementedError
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0, row by row from the features: exact for halo rows too."""
@@ -149,13 +191,15 @@ class Model(nn.Module, ABC):
         """Draw the initial parameters from ``seed``; no global generator is touched."""
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Drawn):
                 module.reset_parameters(generator)
             elif isinstance(module, LayerNorm):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, BatchNorm):
                 module.reset_parameters()
+            elif isinstance(module, Bias):
+                nn.init.zeros_(module.bias)
 
 
 def input_rate(input_dropout: float | bool, dropout: float) -> float:

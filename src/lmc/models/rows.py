@@ -8,7 +8,7 @@ gradient stop at the last core row. No map is ever run twice.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -47,12 +47,21 @@ class Pass:
         pooled: batch statistics are taken over all rows together, not over core and halo apart.
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: where the dropout masks come from; None: torch's own generator.
+        halo_teaches: weights before a sum take their gradient from every row the sum reads: right where the adjoint of
+            a halo row comes from core rows alone and ends there (GAS). The gradient is then that of weights after the
+            sum, taken from core rows.
     """
 
     num_core: int | None = None
     pooled: bool = False
     dropout: bool = True
     generator: torch.Generator | None = None
+    halo_teaches: bool = False
+
+    @property
+    def before_sum(self) -> Pass:
+        """This pass for weights that are applied before a sum."""
+        return replace(self, num_core=None) if self.halo_teaches else self
 
     def core_of(self, num_rows: int) -> int:
         return num_rows if self.num_core is None else min(self.num_core, num_rows)
@@ -150,7 +159,44 @@ class _Affine(torch.autograd.Function):
         return g * scale, (core * x[: ctx.num_core]).sum(0), core.sum(0), None
 
 
-class Linear(nn.Module):
+class _Shift(torch.autograd.Function):
+    """x + b; b takes its gradient from the first ``num_core`` rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, b: Tensor, num_core: int) -> Tensor:
+        ctx.num_core = num_core
+        return x + b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (g,) = grads
+        return g, g[: ctx.num_core].sum(0), None
+
+
+class Bias(nn.Module):
+    """y = x + b."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        return _Shift.apply(x, self.bias, p.core_of(x.shape[0]))
+
+
+def linear(t: Tensor | CSR, W: Tensor, b: Tensor | None, p: Pass) -> Tensor:
+    """t W^T + b for weights that are not a module's own."""
+    return _Linear.apply(t, W, b, p.core_of(t.shape[0]))
+
+
+class Drawn(nn.Module):
+    """A module whose initial parameters are drawn from a generator."""
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        raise NotImplementedError
+
+
+class Linear(Drawn):
     """y = x W^T + b; zero until :meth:`reset_parameters` draws it as PyG's GCNConv does (Glorot, zero bias)."""
 
     def __init__(self, in_width: int, out_width: int, bias: bool = True) -> None:
@@ -166,7 +212,7 @@ class Linear(nn.Module):
                 self.bias.zero_()
 
     def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
-        return _Linear.apply(t, self.weight, self.bias, p.core_of(t.shape[0]))
+        return linear(t, self.weight, self.bias, p)
 
     def aggregate(self, P: Operator, t: Tensor | CSR, p: Pass, clean: Tensor | CSR | None = None) -> Tensor:
         """(P t) W^T + b, in the cheaper of two equal orders: sparse rows would fill in, wide rows cost more.

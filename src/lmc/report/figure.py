@@ -25,15 +25,17 @@ _COLOURS = {
     "gas": "#56b4e9",
     "fm": "#009e73",
     "lmc": "#d55e00",
+    "cmc": "#0072b2",
     "backward-sgd": "#cc79a7",
 }
-_SPARE = ("#0072b2", "#882255", "#999999", "#44aa99", "#b8a800")
+_SPARE = ("#882255", "#999999", "#44aa99", "#b8a800")
 _NAMES = {
     "full": "full batch",
     "cluster": "Cluster-GCN",
     "gas": "GAS",
     "fm": "GraphFM-OB",
     "lmc": "LMC",
+    "cmc": "CMC",
     "backward-sgd": "backward SGD",
     "sse": "SSE",
     "lmc4rec": "LMC4Rec",

@@ -54,8 +54,9 @@ def evaluate_problem(
         return table
 
     states = exact_states(problem, chunks, make)
-    (last,) = deque((table for _, table in states), maxlen=1)  # the tables before it are freed as it goes
-    for rows, logits in exact_logits(problem, chunks, last):
+    # the tables before the last are freed as it goes, unless the logits read them too
+    kept = deque((table for _, table in states), maxlen=None if problem.model.drives else 1)
+    for rows, logits in exact_logits(problem, chunks, list(kept)):
         # thresholded here: the metric takes values that all lie in [0, 1] for probabilities
         predicted = (logits > 0).long() if graph.multi_label else logits.argmax(1)
         for split, metric in metrics.items():

@@ -1,0 +1,195 @@
+"""GAT: "Graph Attention Networks", exact under LMC4Conv with the softmax normaliser as one more history."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Aggregation, Recalling, spmm
+from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.rows import Bias, Drawn, Linear, Operator, Pass
+
+EMPTY = -1e4
+"""The logarithm of no sum at all, as a number that can be mixed with others."""
+
+
+class _Weighted(torch.autograd.Function):
+    """m_i = sum over the entries (i, j) of A of w_ij t_j, for one head: two sparse products and no row per edge."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, w: Tensor, A: CSR, row: Tensor) -> Tensor:
+        ctx.save_for_backward(t, w, row)
+        ctx.A = A
+        return spmm(CSR(A.indptr, A.indices, w, A.num_cols), t)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        t, w, row = ctx.saved_tensors
+        g, A = grads[0].contiguous(), ctx.A
+        back, order = A.transposed_order()
+        dt = spmm(CSR(back.indptr, back.indices, w[order], back.num_cols), g)
+        dw = (g.index_select(0, row) * t.index_select(0, A.indices)).sum(1)
+        return dt, dw, None, None
+
+
+class Attention(Drawn):
+    """u_src = t a_src and u_dst = t a_dst for every head, each a row-wise map of its own."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.src = nn.Parameter(torch.zeros(heads, width))
+        self.dst = nn.Parameter(torch.zeros(heads, width))
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        bound = math.sqrt(6.0 / sum(self.src.shape))
+        with torch.no_grad():
+            for a in (self.src, self.dst):
+                a.uniform_(-bound, bound, generator=generator)
+
+    def forward(self, t: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
+        c = p.core_of(t.shape[0])
+
+        def scores(a: Tensor) -> Tensor:
+            core = (t[:c] * a).sum(-1)
+            return torch.cat([core, (t[c:] * a.detach()).sum(-1)]) if c < t.shape[0] else core
+
+        return scores(self.src), scores(self.dst)
+
+
+class Heads(Activation):
+    """[m | log Z] -> the heads side by side (or their mean), plus bias; then norm and ELU unless it is the last."""
+
+    def __init__(self, heads: int, width: int, norm: str | None, last: bool) -> None:
+        joined = width if last else heads * width
+        super().__init__(joined, None if last else norm)
+        self.bias = Bias(joined)
+        self.heads, self.width, self.last = heads, width, last
+
+    def forward(self, s: Tensor, p: Pass) -> Tensor:
+        m = s[:, : self.heads * self.width]
+        if self.last:
+            return self.bias(m.view(-1, self.heads, self.width).mean(1), p)
+        m = self.bias(m, p)
+        return F.elu(m if self.norm is None else self.norm(m, p))
+
+
+class GATLayer(Layer):
+    """t = dropout(h^{l-1}) W;  e_ij = leaky_relu(u_src,j + u_dst,i);  m_i = sum_j exp(e_ij - log Z_i) t_j.
+
+    The state is s^l = [m | log Z], Z_i = sum_j exp(e_ij), for every head. A batch does not show a halo row all of its
+    neighbours, so neither its Z nor its m. Both are in the history. With them as constants,
+
+        m_i = sum_{j in ext} w_ij t_j + (1 - sum_{j in ext} w_ij) M_i,   w_ij = exp(e_ij - log Z_i),
+
+    has the Jacobian of the complete row, dm_i/de_ij = w_ij (t_j - M_i): with exact histories LMC4Conv is exact. A
+    history that is too old to be true, log Z_i below what the batch alone sums to, is raised to that.
+    """
+
+    affine = False
+    linear = False
+    recalls = True
+
+    def __init__(
+        self, in_width: int, heads: int, width: int, dropout: float, slope: float, activation: Activation
+    ) -> None:
+        super().__init__()
+        self.lin = Linear(in_width, heads * width, bias=False)
+        self.attention = Attention(heads, width)
+        self.activation = activation
+        self.out_width = heads * width + heads
+        self.heads, self.width, self.dropout, self.slope = heads, width, dropout, slope
+
+    def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+        assert isinstance(P, Aggregation)
+        q = p.before_sum
+        A, t = P.forward, self.lin(self.drop(h, p), q)
+        row, col = A.row_index(), A.indices
+        src, dst = self.attention(t.view(-1, self.heads, self.width), q)
+        e = F.leaky_relu(src.index_select(0, col) + dst.index_select(0, row), self.slope)
+        log_z = log_sum_exp(e, row, A.num_rows)
+        if isinstance(P, Recalling):
+            stored = P.recalled[:, -self.heads :]
+            c = A.num_rows - stored.shape[0]
+            log_z = torch.cat([log_z[:c], torch.maximum(stored, log_z[c:].detach())])
+        w = (e - log_z.index_select(0, row)).exp()
+        m = torch.cat([_Weighted.apply(head, w[:, k].contiguous(), A, row) for k, head in enumerate(self._split(t))], 1)
+        if isinstance(P, Recalling):
+            m = torch.cat([m[:c], m[c:] + self._unseen(w, row, c, P.recalled)])
+        return torch.cat([m, log_z], 1)
+
+    def _split(self, t: Tensor) -> list[Tensor]:
+        return [head.contiguous() for head in t.split(self.width, 1)]
+
+    def _unseen(self, w: Tensor, row: Tensor, c: int, recalled: Tensor) -> Tensor:
+        """(1 - sum_j w_ij) M_i for the halo rows."""
+        seen = w.new_zeros(c + recalled.shape[0], self.heads).index_add(0, row, w)[c:]
+        M = recalled[:, : -self.heads].view(-1, self.heads, self.width)
+        return ((1 - seen).unsqueeze(2) * M).flatten(1)
+
+
+def log_sum_exp(e: Tensor, row: Tensor, num_rows: int) -> Tensor:
+    """log of the sum over the entries of each row of exp(e), per column; very low for a row without entries."""
+    index = row.unsqueeze(1).expand_as(e)
+    top = e.new_full((num_rows, e.shape[1]), -torch.inf).scatter_reduce(0, index, e.detach(), "amax")
+    total = torch.zeros_like(top).index_add(0, row, (e - top.index_select(0, row)).exp())
+    return torch.where(top > -torch.inf, top + total.log(), EMPTY)
+
+
+class GAT(Model):
+    """L layers of attention over the neighbours and the node itself, with norm, ELU and dropout between them.
+
+    Departure: no dropout on the attention weights. A hidden layer has ``heads`` heads of width ``hidden / heads`` side
+    by side; the last one has heads of ``out_width`` and takes their mean.
+
+    Args:
+        heads: attention heads of every layer; divides ``hidden``.
+        negative_slope: of the leaky ReLU.
+
+    The other arguments are those of :class:`lmc.models.GCN`.
+    """
+
+    normalisation = "sum"
+    weighs_first = True
+    lin_in = act_in = lin_out = None
+
+    def __init__(
+        self,
+        in_width: int,
+        hidden: int,
+        out_width: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        norm: str | None = None,
+        *,
+        heads: int = 1,
+        negative_slope: float = 0.2,
+        input_dropout: float | bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, heads=heads)
+        if hidden % heads:
+            raise ConfigError(f"expected heads that divide hidden = {hidden} (got {heads})")
+        self.in_width, self.out_width = in_width, out_width
+        self.dropout = check_rate("dropout", dropout)
+        self.input_dropout = input_rate(input_dropout, self.dropout)
+        self.layers = nn.ModuleList()
+        for l in range(1, num_layers + 1):
+            first, last = l == 1, l == num_layers
+            width = out_width if last else hidden // heads
+            self.layers.append(
+                GATLayer(
+                    in_width if first else hidden,
+                    heads,
+                    width,
+                    0.0 if first else self.dropout,
+                    negative_slope,
+                    Heads(heads, width, norm, last),
+                )
+            )
+        self.reset_parameters(seed)

@@ -1,0 +1,121 @@
+"""PNA: "Principal Neighbourhood Aggregation for Graph Nets"."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Aggregation
+from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.rows import Linear, Operator, Pass
+
+AGGREGATORS = ("mean", "max", "min", "std")
+
+
+class PNALayer(Layer):
+    """s_i = W [t_i | S(d_i) x (mean, max, min, std of u_j over the neighbours j)] + b with u = t U, t = dropout(h).
+
+    S(d) = (1, log(d + 1) / delta, delta / log(d + 1)) are the scalers, d the degree in the whole graph. Mean and
+    standard deviation are sparse products; maximum and minimum read a row per edge.
+    """
+
+    affine = False
+    linear = False
+
+    def __init__(
+        self, in_width: int, out_width: int, width: int, delta: float, dropout: float, activation: Activation | None
+    ) -> None:
+        super().__init__()
+        self.lin_message = Linear(in_width, width)
+        self.lin_own = Linear(in_width, out_width)
+        self.lin = Linear(3 * len(AGGREGATORS) * width, out_width, bias=False)
+        self.activation = activation
+        self.out_width = out_width
+        self.delta, self.dropout = delta, dropout
+
+    def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+        assert isinstance(P, Aggregation)
+        t = self.drop(h, p)
+        u = self.lin_message(t, p.before_sum)
+        mean = P(u)
+        std = ((P(u * u) - mean * mean).relu() + 1e-5).sqrt()
+        m = torch.cat([mean, *_extremes(P.forward, u), std], 1)
+        log_degree = (_degrees(P.forward) + 1).log().unsqueeze(1)
+        up = log_degree / self.delta
+        # a node without neighbours has nothing to scale
+        down = torch.where(log_degree > 0, self.delta / log_degree, 0)
+        own = t.leading(P.num_outputs) if isinstance(t, CSR) else t[: P.num_outputs]
+        return self.lin(torch.cat([m, m * up, m * down], 1), p) + self.lin_own(own, p)
+
+
+def _degrees(A: CSR) -> Tensor:
+    """Degrees in the whole graph: the entries of row i of D^-1 A are 1 / d_i, or zero on the diagonal."""
+    top = A.data.new_zeros(A.num_rows).scatter_reduce(0, A.row_index(), A.data, "amax")
+    return torch.where(top > 0, 1 / top, 0)
+
+
+def _extremes(A: CSR, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum and minimum over the neighbours that the batch shows; zero without any."""
+    row, col = A.off_diagonal()
+    messages = u.index_select(0, col)
+    index = row.unsqueeze(1).expand_as(messages)
+    zeros = u.new_zeros(A.num_rows, u.shape[1])
+    high, low = (zeros.scatter_reduce(0, index, messages, how, include_self=False) for how in ("amax", "amin"))
+    return high, low
+
+
+class PNA(Model):
+    """L layers with four aggregators and three scalers; norm, ReLU and dropout between them.
+
+    Departures: the message is a Linear of the neighbour alone (its part of the node itself is in ``lin_own``), one
+    tower. Maximum, minimum and deviation of an incomplete neighbourhood have other Jacobians than those of the whole
+    one, so LMC4Conv is not exact with exact histories; core rows are.
+
+    Args:
+        width: of a message; by default a quarter of ``hidden``, at least 1.
+        delta: mean over the training nodes of log(d + 1), the unit of the scalers.
+
+    The other arguments are those of :class:`lmc.models.GCN`.
+    """
+
+    normalisation = "mean"
+    weighs_first = True
+    lin_in = act_in = lin_out = None
+
+    def __init__(
+        self,
+        in_width: int,
+        hidden: int,
+        out_width: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        norm: str | None = None,
+        *,
+        width: int | None = None,
+        delta: float = 1.0,
+        input_dropout: float | bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        width = max(1, hidden // 4) if width is None else width
+        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, width=width)
+        if not delta > 0:
+            raise ConfigError(f"expected a positive delta (got {delta})")
+        self.in_width, self.out_width = in_width, out_width
+        self.dropout = check_rate("dropout", dropout)
+        self.input_dropout = input_rate(input_dropout, self.dropout)
+        self.layers = nn.ModuleList()
+        for l in range(1, num_layers + 1):
+            first, last = l == 1, l == num_layers
+            self.layers.append(
+                PNALayer(
+                    in_width if first else hidden,
+                    out_width if last else hidden,
+                    width,
+                    delta,
+                    0.0 if first else self.dropout,
+                    None if last else Activation(hidden, norm),
+                )
+            )
+        self.reset_parameters(seed)

@@ -1,0 +1,240 @@
+"""``check_model``: what holds for a model of yours, measured in float64 on a small graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmc.errors import ConfigError, LmcError
+from lmc.graph import CSR, Aggregation, Graph
+from lmc.history import Device, Table
+from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method, Problem, Run
+from lmc.methods.base import check_widths
+from lmc.methods.exact import exact_logits, exact_states
+from lmc.models import Model, Pass, wrap
+from lmc.models.split import CoreRows
+
+TOLERANCE = 1e-8
+NUM_NODES, NUM_PARTS = 60, 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact. ``holds`` is None where it does not apply; ``error`` is relative, where something was measured."""
+
+    name: str
+    holds: bool | None
+    error: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What :func:`check_model` found; prints as a table, and ``report["name"]`` is one of its lines."""
+
+    model: str
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every method may be used: nothing that has to hold does not."""
+        return all(check.holds is not False for check in self.checks if check.name in REQUIRED)
+
+    def __getitem__(self, name: str) -> Check:
+        for check in self.checks:
+            if check.name == name:
+                return check
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        words = {True: "yes", False: "NO", None: "-"}
+        rows = [("", "holds", "error", "")] + [
+            (c.name, words[c.holds], "" if c.error is None else f"{c.error:.1e}", c.note) for c in self.checks
+        ]
+        widths = [max(len(row[k]) for row in rows) for k in range(3)]
+        lines = ["  ".join(row[k].ljust(widths[k]) for k in range(3)) + "  " + row[3] for row in rows]
+        return "\n".join(
+            [f"{self.model}: {'what has to hold, holds' if self.ok else 'something that has to hold does NOT'}", *lines]
+        )
+
+
+CUT, FORWARD, CHUNKS = "can be cut into layers", "forward pass", "rows alone"
+ONE_PART, CORE, EXACT = "exact on one part", "taught by core rows", "exact with exact histories"
+LINEAR, FIRST, USED, CHANCE = "CMC applies", "P X computed once", "parameters used", "own chance"
+REQUIRED = (CUT, FORWARD, CHUNKS, ONE_PART, CORE, CHANCE)
+
+
+def check_model(model: nn.Module, graph: Graph | None = None) -> ModelReport:
+    """What holds for ``model``: of :mod:`lmc.models`, of your own, wrapped, or a network that :func:`lmc.wrap` takes.
+
+    The model is copied, in float64, and left as it is.
+
+    Args:
+        graph: where to measure; by default a connected graph of 60 nodes that fits the model. Take a small one: the
+            full gradient is computed again and again.
+
+    The checks: the network can be cut at its convolutions; the forward pass gives one row of logits a node; rows
+    computed alone, chunk by chunk, are those of the whole; the gradient of one part is the full gradient; over several
+    parts, parameters taught by core rows add up to it (backward SGD); LMC4Conv with exact histories adds up to it;
+    whether the aggregation is linear (CMC); whether the first aggregation is done once; whether every parameter is
+    used; whether a step leaves torch's global generator alone.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"expected a torch.nn.Module (got {type(model).__name__})")
+    name = type(model).__name__
+    try:
+        mine = copy.deepcopy(wrap(model)).double().cpu()
+    except LmcError as reason:
+        return ModelReport(name, (Check(CUT, False, note=str(reason)),))
+    if graph is None:
+        graph = _graph(mine)
+    check_widths(graph, mine)
+    return ModelReport(name, (Check(CUT, True, note=f"{mine.num_layers} aggregations"), *_checks(mine, graph)))
+
+
+def _checks(model: Model, g: Graph) -> Iterator[Check]:
+    statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    try:
+        want, logits = _plain(model, g)
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        yield Check(FORWARD, False, note=f"{type(error).__name__}: {error}")
+        return
+    fits = logits.shape == (g.num_nodes, g.num_classes)
+    yield Check(FORWARD, fits, note="" if fits else f"gives {list(logits.shape)}")
+    if not fits:
+        return
+    yield _tried(CHUNKS, lambda: _in_chunks(model, g, logits), "a row depends on other rows outside an aggregation")
+    yield _tried(ONE_PART, lambda: _error(_swept(LMC4Conv(), g, model, 1), want), "")
+    hint = "a parameter is taught by halo rows: build row-wise maps from lmc.models, or use torch's functions"
+    yield _tried(CORE, lambda: _error(_swept(BackwardSGD(clusters_per_batch=1), g, model, NUM_PARTS), want), hint)
+    yield _exact(model, g, want, statistics)
+    if model.linear:
+        yield Check(LINEAR, True, note="the aggregation is linear")
+        if not statistics:
+            method = CMC(clusters_per_batch=1, adjoints=True)
+            hint = "its tables hold h^{l-1}: aggregate that, and apply weights to the sum"
+            yield _tried("CMC exact with exact tables", lambda: _error(_swept(method, g, model, NUM_PARTS), want), hint)
+    else:
+        yield Check(LINEAR, None, note="an aggregation depends on the rows (attention, max, ...): use LMC4Conv")
+    first = "" if model.constant_input else "the features are transformed or dropped out before the first aggregation"
+    yield Check(FIRST, model.constant_input or None, note=first)
+    unused = [k for k, v in want.items() if not bool(v.any())]
+    yield Check(USED, not unused, note=f"no gradient for {', '.join(unused)}" if unused else "")
+    own = _keeps_generator(model, g)
+    yield Check(CHANCE, own, note="" if own else "use dropout of lmc.models, F.dropout or nn.Dropout")
+
+
+def _exact(model: Model, g: Graph, want: dict[str, Tensor], statistics: bool) -> Check:
+    if statistics:
+        return Check(EXACT, None, note="batch statistics differ from batch to batch")
+    method = LMC4Conv(clusters_per_batch=1, alpha=0.0)
+    if not model.exact:
+        error = _error(_swept(method, g, model, NUM_PARTS), want)
+        return Check(EXACT, None, error, "the Jacobian of an incomplete aggregate is not that of the whole one")
+    return _tried(EXACT, lambda: _error(_swept(method, g, model, NUM_PARTS), want), "what follows an aggregation "
+                  "inside a layer is not affine: say so (Layer.affine), or move it into activate")  # fmt: skip
+
+
+def _tried(name: str, measure: Callable[[], float], hint: str) -> Check:
+    try:
+        error = measure()
+    except (LmcError, RuntimeError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as reason:
+        return Check(name, False, note=f"{type(reason).__name__}: {reason}")
+    holds = error < TOLERANCE
+    return Check(name, holds, error, "" if holds else hint)
+
+
+def _graph(model: Model) -> Graph:
+    """A ring with chords, degrees from 2 up."""
+    g, n = torch.Generator().manual_seed(0), NUM_NODES
+    ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
+    order = torch.randperm(n, generator=g)
+    return Graph.from_edges(
+        torch.cat([ring, torch.randint(n, (2, 2 * n), generator=g)], 1),
+        torch.randn(n, model.in_width, generator=g, dtype=torch.float64),
+        torch.randint(model.out_width, (n,), generator=g),
+        train=order[: n // 2],
+        val=order[n // 2 : -5],
+        test=order[-5:],
+        num_classes=model.out_width,
+        name="check_model",
+        symmetrise=True,
+    )
+
+
+def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
+    """The full gradient by plain autograd through the plain forward pass, and its logits in evaluation mode."""
+    model = copy.deepcopy(model)
+    if model.drives:  # a wrapped network is compared with itself, run by PyG but for its dropout
+        x = g.x.to_dense() if isinstance(g.x, CSR) else g.x
+        edges = torch.stack([g.adj.indices.long(), g.adj.row_index()])
+
+        def forward() -> Tensor:
+            with CoreRows([], g.num_nodes, Pass(dropout=False)):
+                return model(x.double(), edges)
+    else:
+        matrices, kinds = model.matrices(g.adj, torch.float64)
+        operators = [Aggregation.exact(matrices[k]) for k in kinds]
+
+        def forward() -> Tensor:
+            return model(g.x.to(dtype=torch.float64), operators, Pass(dropout=False))
+
+    model.eval()
+    with torch.no_grad():
+        logits = forward()
+    if logits.shape != (g.num_nodes, g.num_classes):
+        return {}, logits
+    model.train()
+    out = forward()[g.train]
+    y = g.y[g.train]
+    loss = F.binary_cross_entropy_with_logits(out, y.to(out.dtype)) if g.multi_label else F.cross_entropy(out, y)
+    names, parameters = zip(*((k, p) for k, p in model.named_parameters() if p.requires_grad), strict=True)
+    grads = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return dict(zip(names, grads, strict=True)), logits
+
+
+def _bound(method: Method, g: Graph, model: Model, num_parts: int) -> Run:
+    parts = torch.randperm(g.num_nodes, generator=torch.Generator().manual_seed(1)) % num_parts
+    run = method.bind(g, copy.deepcopy(model), parts)
+    run.refresh()
+    return run
+
+
+def _swept(method: Method, g: Graph, model: Model, num_parts: int) -> dict[str, Tensor]:
+    """The mean of one epoch's gradients from exact histories, without dropout."""
+    run = _bound(method, g, model, num_parts)
+    grads = [run.gradient(batch) for batch in run.batches()]
+    return {k: torch.stack([each[k] for each in grads]).mean(0) for k in grads[0]}
+
+
+def _error(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
+    """The largest relative error of any parameter; one whose gradient is zero in truth is measured by the whole."""
+    floor = 1e-4 * sum(float(w.square().sum()) for w in want.values()) ** 0.5
+    return max(float((got[k] - w).norm()) / max(float(w.norm()), floor) for k, w in want.items())
+
+
+def _in_chunks(model: Model, g: Graph, logits: Tensor) -> float:
+    problem = Problem.of(g, copy.deepcopy(model), torch.device("cpu"))
+    third = g.num_nodes // 3
+    chunks = [slice(0, third), slice(third, third + 1), slice(third + 1, g.num_nodes)]
+
+    def make(_: int, width: int) -> Table:
+        return Device().table(g.num_nodes, width, torch.float64, torch.device("cpu"))
+
+    tables = [table for _, table in exact_states(problem, chunks, make)]
+    got = torch.cat([part for _, part in exact_logits(problem, chunks, tables)])
+    return float((got - logits).norm() / logits.norm())
+
+
+def _keeps_generator(model: Model, g: Graph) -> bool:
+    run = _bound(FullBatch(), g, model, 1)
+    before = torch.get_rng_state()
+    run.accumulate(next(iter(run.batches())))
+    same = torch.equal(torch.get_rng_state(), before)
+    torch.set_rng_state(before)
+    return same

@@ -1,0 +1,60 @@
+"""Batches of a run for Lightning's Trainer; an optional extra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from lmc.errors import ConfigError
+from lmc.graph import Batch
+from lmc.methods import Run
+
+
+class Epochs:
+    """The batches of a run as a data loader: every iteration is the run's next epoch."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __len__(self) -> int:
+        return self.run.num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.run.batches()
+
+
+def data_module(run: Run) -> Any:
+    """A ``LightningDataModule`` that hands out batches of ``run`` and keeps its histories in checkpoints.
+
+    The training step of a module with ``automatic_optimization = False`` is the loop of this library:
+    ``optimizer.zero_grad(); stats = run.accumulate(batch); optimizer.step()``. Batches are on the run's device already.
+    """
+    try:
+        from lightning.pytorch import LightningDataModule
+    except ImportError as error:
+        raise ConfigError(
+            "expected Lightning to be installed (got no module named lightning): pip install 'lmc-gnn[lightning]'"
+        ) from error
+
+    class RunDataModule(LightningDataModule):
+        """The batches of one run."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.run = run
+
+        def train_dataloader(self) -> Epochs:
+            return Epochs(self.run)
+
+        def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+            return batch
+
+        def state_dict(self) -> dict[str, Any]:
+            return self.run.state_dict()
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self.run.load_state_dict(state_dict)
+
+    return RunDataModule()

@@ -1,0 +1,45 @@
+"""Batches as PyG's loaders give theirs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.utils import subgraph
+
+from helpers import CONVOLUTIONAL, parts_of, random_graph
+from lmc.graph import CSR
+from lmc.methods import GAS, LMC4Conv
+from lmc.models import GCN
+
+
+@pytest.mark.parametrize("sparse_features", [False, True])
+@pytest.mark.parametrize("method", [GAS(clusters_per_batch=1), LMC4Conv(clusters_per_batch=2, redraw=True)])
+def test_a_batch_reads_like_a_loaders(method: GAS | LMC4Conv, sparse_features: bool) -> None:
+    g = random_graph(sparse_features=sparse_features)
+    x = g.x.to_dense() if isinstance(g.x, CSR) else g.x
+    everything = torch.stack([g.adj.indices.long(), g.adj.row_index()])
+    run = method.bind(g, GCN(6, 7, 4).double(), parts_of(g))
+    cores = []
+    for batch in run.batches():
+        data = batch.to_data()
+        assert data.validate()
+        assert data.num_nodes == batch.num_core + batch.num_halo
+        assert data.batch_size == batch.batch_size == batch.num_core
+        torch.testing.assert_close(data.x, x[data.n_id])
+        assert torch.equal(data.y, g.y[data.n_id])
+        for split in ("train", "val", "test"):
+            assert torch.equal(data[f"{split}_mask"], getattr(g, split)[data.n_id])
+        assert torch.equal(batch.train_mask, data.train_mask)
+        want, _ = subgraph(data.n_id, everything)
+        got = data.n_id[data.edge_index]
+        assert sorted(map(tuple, got.t().tolist())) == sorted(map(tuple, want.t().tolist()))
+        cores.append(data.n_id[: data.batch_size])
+    assert sorted(torch.cat(cores).tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_every_methods_batches_have_it(name: str) -> None:
+    g = random_graph()
+    run = CONVOLUTIONAL[name]().bind(g, GCN(6, 7, 4).double())
+    data = next(run.batches()).to_data()
+    assert data.x.shape[0] == data.n_id.numel() == data.y.shape[0]
