@@ -134,12 +134,19 @@ def _show(out: Console, book: Book[GridCell, GridRecord]) -> None:
     headers, cells = table_of(rows, labels)
     out.print(rich_table(headers, cells, 3, CAPTION))
     markdown(book.folder / "grid.md", headers, cells, CAPTION)
-    baseline = first_of(labels, "backward-sgd") or first_of(labels, "gas")
+    baseline = next(
+        (found for name in ("backward-sgd", "gas") if (found := first_of(labels, name)) and _everywhere(rows, found)),
+        None,
+    )
     written = ["grid.jsonl", "grid.md"]
     if baseline is not None:
         _draw(book.folder, rows, labels, baseline)
         written.append("grid.png")
     out.print(f"{', '.join(written)} in {book.folder}", soft_wrap=True)
+
+
+def _everywhere(rows: Sequence[GridRow], label: str) -> bool:
+    return all(row.spread(label) is not None for row in rows)
 
 
 def table_of(rows: Sequence[GridRow], labels: Sequence[str]) -> tuple[list[str], list[list[str]]]:
