@@ -29,6 +29,7 @@ class Batch:
         beta: the convex combination coefficients of the halo rows, [num_halo, 1].
         fixed: this batch comes again, the same object, in every epoch.
         slot: which of the epoch's batches this is; fixed batches keep theirs.
+        importance: factor on the loss of each core row, where rows are drawn with unequal chances.
     """
 
     core: Tensor
@@ -43,6 +44,7 @@ class Batch:
     beta: Tensor | None = None
     fixed: bool = False
     slot: int = 0
+    importance: Tensor | None = None
 
     @property
     def num_core(self) -> int:

@@ -173,6 +173,7 @@ class CMC(HistoryMethod):
     paper: ClassVar[str] = "this library"
     outside: ClassVar[str] = "complete forward; backward within core and halo (complete with adjoints=True)"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
+    accepts: ClassVar[str] = "linear aggregation"
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)

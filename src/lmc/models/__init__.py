@@ -4,5 +4,18 @@ from lmc.models.base import Activation, Layer, Model
 from lmc.models.gcn import GCN
 from lmc.models.gcnii import GCNII
 from lmc.models.rows import BatchNorm, LayerNorm, Linear, Operator, Pass
+from lmc.models.sign import SIGN
 
-__all__ = ["GCN", "GCNII", "Activation", "BatchNorm", "Layer", "LayerNorm", "Linear", "Model", "Operator", "Pass"]
+__all__ = [
+    "GCN",
+    "GCNII",
+    "SIGN",
+    "Activation",
+    "BatchNorm",
+    "Layer",
+    "LayerNorm",
+    "Linear",
+    "Model",
+    "Operator",
+    "Pass",
+]

@@ -142,6 +142,11 @@ class _Affine(torch.autograd.Function):
         return g * scale, (core * x[: ctx.num_core]).sum(0), core.sum(0), None
 
 
+def linear(t: Tensor | CSR, W: Tensor, p: Pass) -> Tensor:
+    """t W^T for a matrix that is a part of a parameter."""
+    return _Linear.apply(t, W, None, p.core_of(t.shape[0]))
+
+
 class Linear(nn.Module):
     """y = x W^T + b; zero until :meth:`reset_parameters` draws it as PyG's GCNConv does (Glorot, zero bias)."""
 
