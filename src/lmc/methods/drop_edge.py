@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -33,7 +33,7 @@ class DropEdge(Method):
         p: the chance of an edge to be left out.
     """
 
-    inner: Method = FullBatch()
+    inner: Method = field(default_factory=FullBatch)
     p: float = 0.2
 
     name: ClassVar[str] = "dropedge"

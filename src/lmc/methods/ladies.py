@@ -42,6 +42,5 @@ class LADIES(LayerWise):
         sums = whole.data.new_zeros(rows.numel()).index_add_(0, whole.row_index(), whole.data)
         diagonal = matrix.data.new_zeros(rows.numel()).index_add_(0, row, matrix.data * (1 - others))
         scale = torch.where(sampled > 0, (sums - diagonal) / sampled, 1.0)
-        return CSR(
-            matrix.indptr, matrix.indices, matrix.data.where(others == 0, matrix.data * scale[row]), matrix.num_cols
-        )
+        values = matrix.data * scale[row].where(others > 0, 1)
+        return CSR(matrix.indptr, matrix.indices, values, matrix.num_cols)

@@ -119,8 +119,8 @@ class NodeWise(LayeredMethod):
     def check(self, model: Model) -> None:
         if isinstance(self.fanouts, tuple) and len(self.fanouts) != model.num_layers:
             raise ConfigError(
-                f"expected one fan-out for each of {model.num_layers} layers (got {len(self.fanouts)}): give one number "
-                "for all, or as many as the model has layers"
+                f"expected one fan-out for each of {model.num_layers} layers (got {len(self.fanouts)}): give one "
+                "number for all, or as many as the model has layers"
             )
 
     def prepare(self, problem: Problem, seed: int) -> Any:

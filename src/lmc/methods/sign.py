@@ -17,8 +17,8 @@ from lmc.methods.exact import chunks_of, cut
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.methods.seeded import SeedMethod
-from lmc.models import SIGN as SIGNModel
 from lmc.models import Model, Pass
+from lmc.models import sign as sign_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,10 @@ class SIGN(SeedMethod):
         return store(self.history)
 
     def check(self, model: Model) -> None:
-        if not isinstance(model, SIGNModel):
+        if not isinstance(model, sign_model.SIGN):
             raise ConfigError(
-                f"expected the model lmc.models.SIGN (got {type(model).__name__}): features aggregated in advance serve "
-                "no layer that has weights; use another method"
+                f"expected the model lmc.models.SIGN (got {type(model).__name__}): features aggregated in advance "
+                "serve no layer that has weights; use another method"
             )
 
     def prepare(self, problem: Problem, seed: int) -> Any:
@@ -84,7 +84,7 @@ class SIGN(SeedMethod):
 
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
         problem, model = run.problem, run.problem.model
-        assert isinstance(model, SIGNModel)
+        assert isinstance(model, sign_model.SIGN)
         model.train()
         logits = model.of_hops(run.prepared.rows(batch.core), Pass(dropout=dropout, generator=run.generator))
         loss = problem.row_losses(logits, batch.y, batch.labelled).sum()

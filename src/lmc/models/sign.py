@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ class SIGN(Model):
         self.layers = nn.ModuleList(Hop(l, hidden, num_layers) for l in range(1, num_layers + 1))
         self.act = Activation(joined, norm)
         widths = [joined, *[hidden] * (mlp_layers - 1)]
-        self.inner = nn.ModuleList(Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.inner = nn.ModuleList(Linear(a, b) for a, b in pairwise(widths))
         self.acts = nn.ModuleList(Activation(b, norm) for b in widths[1:])
         self.lin_out = Linear(widths[-1], out_width)
         self.reset_parameters(seed)

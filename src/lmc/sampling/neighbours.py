@@ -1,7 +1,7 @@
 """Node-wise sampling: a few neighbours of every row, drawn on the device from the CSR.
 
-A row of P is estimated without bias: the entry on the diagonal is kept as it is (the row itself is always there), and of
-the d other entries k = min(fanout, d) are drawn uniformly without replacement and weighted by d / k:
+A row of P is estimated without bias: the entry on the diagonal is kept as it is (the row itself is always there), and
+of the d other entries k = min(fanout, d) are drawn uniformly without replacement and weighted by d / k:
 
     sum over the drawn j of (d / k) P_ij t_j  +  P_ii t_i        has the mean        sum over all j of P_ij t_j
 
