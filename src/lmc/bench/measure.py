@@ -16,10 +16,10 @@ def median_ms(epoch: Callable[[], object], device: torch.device, warmup: int, re
         epoch()
     times = []
     for _ in range(repeat):
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         epoch()
-        _wait(device)
+        wait(device)
         times.append(1000 * (time.perf_counter() - start))
     return median(times)
 
@@ -41,6 +41,7 @@ def matmul_precision(device: torch.device) -> Iterator[str]:
         torch.set_float32_matmul_precision(before)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
+from lmc.cli.bench_sampling import bench_sampling
 from lmc.cli.choices import (
     DataChoice,
     MethodChoice,
@@ -16,6 +17,7 @@ from lmc.cli.choices import (
     ModelChoice,
     OptimiserChoice,
     RunChoice,
+    parse_fanouts,
     parse_methods,
 )
 from lmc.cli.speech import spoken_errors
@@ -39,6 +41,7 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
 app.add_typer(bench_app, name="bench")
+bench_app.command("sampling")(bench_sampling)
 
 
 def main() -> None:
@@ -102,6 +105,11 @@ def train(
     first_layer: o.FirstLayer = None,
     momentum: o.Momentum = None,
     adjoints: o.Adjoints = None,
+    batch_size: o.BatchSize = None,
+    fanouts: o.Fanouts = None,
+    layer_size: o.LayerSize = None,
+    sampler: o.Sampler = None,
+    drop_edge: o.DropEdge = None,
     no_forward: o.NoForward = False,
     no_backward: o.NoBackward = False,
     data_dir: o.DataDir = None,
@@ -127,6 +135,11 @@ def train(
             first_layer=first_layer,
             momentum=momentum,
             adjoints=adjoints,
+            batch_size=batch_size,
+            fanouts=parse_fanouts(fanouts),
+            layer_size=layer_size,
+            sampler=sampler,
+            drop_edge=drop_edge,
             forward=False if no_forward else None,
             backward=False if no_backward else None,
         )
@@ -202,6 +215,11 @@ def compare(
     first_layer: o.FirstLayer = None,
     momentum: o.Momentum = None,
     adjoints: o.Adjoints = None,
+    batch_size: o.BatchSize = None,
+    fanouts: o.Fanouts = None,
+    layer_size: o.LayerSize = None,
+    sampler: o.Sampler = None,
+    drop_edge: o.DropEdge = None,
     data_dir: o.DataDir = None,
     scale: o.Scale = None,
     symmetrise: o.Symmetrise = False,
@@ -225,6 +243,11 @@ def compare(
             first_layer=first_layer,
             momentum=momentum,
             adjoints=adjoints,
+            batch_size=batch_size,
+            fanouts=parse_fanouts(fanouts),
+            layer_size=layer_size,
+            sampler=sampler,
+            drop_edge=drop_edge,
         )
         compare_command(
             DataChoice(dataset, data_dir, scale, symmetrise),

@@ -12,13 +12,13 @@ import lmc.data
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import METHODS, Method
-from lmc.models import GCN, GCNII, Model
+from lmc.methods import METHODS, DropEdge, Method
+from lmc.models import GCN, GCNII, SIGN, Model
 from lmc.train import Settings
 
 T = TypeVar("T")
 
-MODELS: dict[str, type[Model]] = {"gcn": GCN, "gcnii": GCNII}
+MODELS: dict[str, type[Model]] = {"gcn": GCN, "gcnii": GCNII, "sign": SIGN}
 
 _METHOD_FIELDS = {"parts": "num_parts", "clusters": "clusters_per_batch"}
 _MODEL_ARGUMENTS = {"layers": "num_layers", "gcnii_alpha": "alpha", "gcnii_theta": "theta"}
@@ -48,7 +48,11 @@ def build_method(choice: MethodChoice) -> Method:
     cls = _named(choice.name, METHODS, "method")
     given = choice.options.given()
     _refuse("method", choice.name, given, options_of(choice.name))
-    return cast(Any, cls)(**{_METHOD_FIELDS.get(k, k): v for k, v in given.items()})
+    dropped = given.pop("drop_edge", None)
+    if len(given.get("fanouts", ())) == 1:
+        (given["fanouts"],) = given["fanouts"]
+    method: Method = cast(Any, cls)(**{_METHOD_FIELDS.get(k, k): v for k, v in given.items()})
+    return method if dropped is None else DropEdge(method, dropped)
 
 
 def build_methods(choices: Sequence[MethodChoice], shared: MethodOptions) -> dict[str, Method]:
@@ -66,7 +70,7 @@ def build_methods(choices: Sequence[MethodChoice], shared: MethodOptions) -> dic
 
 def options_of(method: str) -> list[str]:
     """The names of the options a method has."""
-    accepted = {f.name for f in dataclasses.fields(METHODS[method])}
+    accepted = {"drop_edge", *(f.name for f in dataclasses.fields(METHODS[method]))}  # the one wraps any method
     return [f.name for f in dataclasses.fields(MethodOptions) if _METHOD_FIELDS.get(f.name, f.name) in accepted]
 
 

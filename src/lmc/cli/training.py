@@ -12,7 +12,7 @@ from rich.table import Table
 from lmc.cli.build import build_method, build_model, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name, percent, seconds
-from lmc.methods import ClusterMethod, Run
+from lmc.methods import ClusterMethod, FullBatch, Run
 from lmc.partition import quality
 from lmc.results import EpochRecord, RunRecord, read_run
 from lmc.train import Settings, stop_on_interrupt, train
@@ -42,6 +42,8 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
     lines = [("graph", repr(run.graph)), ("method", run.method.title)]
     if isinstance(run.method, ClusterMethod):
         lines += division_facts(run)
+    elif not isinstance(run.method, FullBatch):
+        lines.append(("batches", f"{run.num_batches} steps an epoch"))
     widths = " > ".join(map(str, [run.graph.num_features, *model.widths]))
     return [
         *lines,

@@ -45,6 +45,8 @@ class Method:
     paper: ClassVar[str]
     outside: ClassVar[str]
     """What happens to messages from outside the batch, in half a sentence."""
+    step_rows: ClassVar[str] = "core"
+    """The rows a step computes: the memory of a step is theirs."""
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     caches_batches: ClassVar[bool] = True
     pooled_statistics: ClassVar[bool] = False

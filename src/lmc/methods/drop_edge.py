@@ -40,6 +40,7 @@ class DropEdge(Method):
     title: ClassVar[str] = "DropEdge"
     paper: ClassVar[str] = "DropEdge: Towards Deep Graph Convolutional Networks on Node Classification"
     outside: ClassVar[str] = "those of the method it wraps, on a graph with edges left out"
+    step_rows: ClassVar[str] = "as the method it wraps"
     facts: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:

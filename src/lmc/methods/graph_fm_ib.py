@@ -41,6 +41,7 @@ class GraphFMIB(NodeWise):
     title: ClassVar[str] = "GraphFM-IB"
     paper: ClassVar[str] = "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"
     outside: ClassVar[str] = "sampled neighbours, averaged over steps by momentum on the history"
+    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS})
 
     def __post_init__(self) -> None:

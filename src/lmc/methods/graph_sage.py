@@ -22,4 +22,5 @@ class GraphSAGE(NodeWise):
     title: ClassVar[str] = "GraphSAGE"
     paper: ClassVar[str] = "Inductive Representation Learning on Large Graphs"
     outside: ClassVar[str] = "a few sampled neighbours per row and layer"
+    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION})

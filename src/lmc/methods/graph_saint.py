@@ -64,6 +64,7 @@ class GraphSAINT(Method):
     title: ClassVar[str] = "GraphSAINT"
     paper: ClassVar[str] = "GraphSAINT: Graph Sampling Based Inductive Learning Method"
     outside: ClassVar[str] = "dropped; messages and losses inside divided by their chance"
+    step_rows: ClassVar[str] = "the subgraph"
     facts: ClassVar[frozenset[str]] = frozenset({UNBIASED_AGGREGATION})
     accepts: ClassVar[str] = "linear aggregation"
 

@@ -31,6 +31,7 @@ class LayerWise(LayeredMethod):
 
     layer_size: int = 512
 
+    step_rows: ClassVar[str] = "batch_size + L * layer_size"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION})
     accepts: ClassVar[str] = "linear aggregation"
 

@@ -111,10 +111,7 @@ class NodeWise(LayeredMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.fanouts, int):
-            object.__setattr__(self, "fanouts", tuple(self.fanouts))
-        for fanout in self.fanouts if isinstance(self.fanouts, tuple) else (self.fanouts,):
-            check_whole(fanouts=fanout)
+        object.__setattr__(self, "fanouts", checked_fanouts(self.fanouts))
 
     def check(self, model: Model) -> None:
         if isinstance(self.fanouts, tuple) and len(self.fanouts) != model.num_layers:
@@ -135,6 +132,16 @@ class NodeWise(LayeredMethod):
     def operator_of(self, run: Run, rows: Tensor, nodes: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
         """The operator of one layer, with what the method adds to it."""
         return P
+
+
+def checked_fanouts(fanouts: int | Sequence[int]) -> int | tuple[int, ...]:
+    """One number, or a tuple of them."""
+    if not isinstance(fanouts, Sequence):
+        check_whole(fanouts=fanouts)
+        return fanouts
+    for fanout in fanouts:
+        check_whole(fanouts=fanout)
+    return tuple(fanouts)
 
 
 def check_whole(**values: int) -> None:

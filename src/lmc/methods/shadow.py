@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from lmc.graph import Aggregation, renormalise
 from lmc.methods.base import Operators
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SeedMethod, check_whole
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SeedMethod, check_whole, checked_fanouts
 from lmc.sampling import Neighbours, egos
 
 
@@ -27,25 +28,32 @@ class ShaDow(SeedMethod):
 
     Args:
         depth: hops from the root.
-        fanout: neighbours drawn per node and hop.
+        fanouts: neighbours drawn per node: one number, or one for every hop, that of the root first.
         normalise: "subgraph" renormalises inside each subgraph; "graph" keeps the entries of P, which makes the
             method exact with all neighbours and depth >= L.
     """
 
     batch_size: int = 128
     depth: int = 2
-    fanout: int = 10
+    fanouts: int | Sequence[int] = 10
     normalise: Literal["subgraph", "graph"] = "subgraph"
 
     name: ClassVar[str] = "shadow"
     title: ClassVar[str] = "ShaDow"
     paper: ClassVar[str] = "Decoupling the Depth and Scope of Graph Neural Networks"
     outside: ClassVar[str] = "dropped outside the root's own sampled subgraph"
+    step_rows: ClassVar[str] = "batch_size subgraphs"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(depth=self.depth, fanout=self.fanout)
+        check_whole(depth=self.depth)
+        object.__setattr__(self, "fanouts", checked_fanouts(self.fanouts))
+        if isinstance(self.fanouts, tuple) and len(self.fanouts) != self.depth:
+            raise ConfigError(
+                f"expected one fan-out for each of {self.depth} hops (got {len(self.fanouts)}): give one number for "
+                "all, or as many as the depth"
+            )
         if self.normalise not in ("subgraph", "graph"):
             raise ConfigError(f'expected normalise "subgraph" or "graph" (got {self.normalise!r})')
 
@@ -58,7 +66,8 @@ class ShaDow(SeedMethod):
         return Neighbours(problem.P)
 
     def grow(self, run: Run, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
-        nodes, block = egos(run.prepared, seeds, self.depth, self.fanout, chance)
+        hops = (self.fanouts,) * self.depth if isinstance(self.fanouts, int) else self.fanouts
+        nodes, block = egos(run.prepared, seeds, hops, chance)
         block = renormalise(block) if self.normalise == "subgraph" else block
         num = seeds.numel()
         # the last layer is read at the roots alone

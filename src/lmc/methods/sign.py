@@ -50,6 +50,7 @@ class SIGN(SeedMethod):
     title: ClassVar[str] = "SIGN"
     paper: ClassVar[str] = "SIGN: Scalable Inception Graph Neural Networks"
     outside: ClassVar[str] = "exact: aggregated in advance"
+    step_rows: ClassVar[str] = "batch_size; k + 1 feature tables"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, UNBIASED})
     accepts: ClassVar[str] = "SIGN alone"
 

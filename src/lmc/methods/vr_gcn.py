@@ -96,6 +96,7 @@ class VRGCN(NodeWise):
     title: ClassVar[str] = "VR-GCN"
     paper: ClassVar[str] = "Stochastic Training of Graph Convolutional Networks with Variance Reduction"
     outside: ClassVar[str] = "sampled neighbours, with the history of all neighbours as control variate"
+    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most; neighbours read"
     facts: ClassVar[frozenset[str]] = frozenset(
         {EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, UNBIASED_WITH_EXACT_HISTORIES}
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,16 +13,17 @@ from lmc.sampling.neighbours import Neighbours
 
 
 def egos(
-    neighbours: Neighbours, roots: Tensor, depth: int, fanout: int, generator: torch.Generator
+    neighbours: Neighbours, roots: Tensor, fanouts: Sequence[int], generator: torch.Generator
 ) -> tuple[Tensor, CSR]:
     """The nodes of every root's subgraph, all roots first, and P induced on each subgraph: blocks on the diagonal.
 
-    From each root ``depth`` hops of at most ``fanout`` neighbours are drawn. A node near two roots has a row for each.
+    From each root a hop is drawn for every one of ``fanouts``, of at most so many neighbours a node. A node near two
+    roots has a row for each.
     """
     P, n = neighbours.P, neighbours.P.num_rows
     own = torch.arange(roots.numel(), device=roots.device) * n + roots  # (root, node) as one number
     pairs = newest = own
-    for _ in range(depth):
+    for fanout in fanouts:
         picked = neighbours.pick(newest % n, fanout, generator)
         owner = (newest // n).repeat_interleave(picked.indptr.diff().long(), output_size=picked.entries.numel())
         reached = (owner * n + neighbours.columns(picked)).unique()
