@@ -178,9 +178,9 @@ def test_the_variance_of_an_aggregation_goes_with_the_age_of_its_history() -> No
     noise = torch.randn(t.shape, generator=chance(2), dtype=torch.float64)
     off = {}
     for label, method, age in (
-        ("sage", GraphSAGE(8, fanouts=1), 0),
-        ("old", VRGCN(8, 1), 0.1),
-        ("new", VRGCN(8, 1), 0),
+        ("sage", GraphSAGE(1), 0.0),
+        ("old", VRGCN(1), 0.1),
+        ("new", VRGCN(1), 0.0),
     ):
         run = method.bind(g, make("gcn", g))
         for table in run.all_tables():
@@ -268,7 +268,7 @@ def test_the_gradient_error_is_measured_against_the_same_losses(name: str) -> No
 
 def test_the_gradient_error_of_a_large_sample_is_zero() -> None:
     g = random_graph()
-    for method in (GraphSAGE(5, fanouts=99), ShaDow(5, depth=3, fanouts=99, normalise="graph"), LADIES(5)):
+    for method in (GraphSAGE(99, batch_size=5), ShaDow(3, 99, "graph", batch_size=5), LADIES(batch_size=5)):
         run = method.bind(g, make("gcn", g))
         error = gradient_error(run, next(run.batches()))
         assert error.mean < 1e-12
@@ -305,7 +305,9 @@ def test_what_does_not_fit_the_model_is_refused() -> None:
 
 
 class TestDropEdge:
-    @pytest.mark.parametrize("inner", [GAS(4, 1), LMC4Conv(4, 2), BackwardSGD(4, 1), GraphSAGE(5, fanouts=2)], ids=str)
+    @pytest.mark.parametrize(
+        "inner", [GAS(4, 1), LMC4Conv(4, 2), BackwardSGD(4, 1), GraphSAGE(2, batch_size=5)], ids=str
+    )
     def test_nothing_dropped_is_the_method_itself(self, inner: Method) -> None:
         g = random_graph()
         model = make("gcn-linear-in-out", g)  # nothing to precompute, so both compute alike

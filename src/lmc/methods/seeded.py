@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -32,7 +32,7 @@ class SeedMethod(Method):
         batch_size: seeds in a batch at most.
     """
 
-    batch_size: int = 512
+    batch_size: int = field(default=512, kw_only=True)
 
     facts: ClassVar[frozenset[str]] = frozenset()
 
@@ -72,7 +72,7 @@ class LayeredMethod(SeedMethod):
             exact and needs no sample; "sampled" samples it like the others.
     """
 
-    first_layer: Literal["complete", "sampled"] = "sampled"
+    first_layer: Literal["complete", "sampled"] = field(default="sampled", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

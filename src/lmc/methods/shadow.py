@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -33,7 +33,7 @@ class ShaDow(SeedMethod):
             method exact with all neighbours and depth >= L.
     """
 
-    batch_size: int = 128
+    batch_size: int = field(default=128, kw_only=True)
     depth: int = 2
     fanouts: int | Sequence[int] = 10
     normalise: Literal["subgraph", "graph"] = "subgraph"

@@ -66,7 +66,7 @@ class SIGN(SeedMethod):
         if not isinstance(model, sign_model.SIGN):
             raise ConfigError(
                 f"expected the model lmc.models.SIGN (got {type(model).__name__}): features aggregated in advance "
-                "serve no layer that has weights; use another method"
+                "serve no layer that has weights; use that model (--model sign) or another method"
             )
 
     def prepare(self, problem: Problem, seed: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -89,8 +89,8 @@ class VRGCN(NodeWise):
     """
 
     fanouts: int | tuple[int, ...] = 2
-    first_layer: Literal["complete", "sampled"] = "complete"
-    history: str | Store = "device"
+    first_layer: Literal["complete", "sampled"] = field(default="complete", kw_only=True)
+    history: str | Store = field(default="device", kw_only=True)
 
     name: ClassVar[str] = "vrgcn"
     title: ClassVar[str] = "VR-GCN"
