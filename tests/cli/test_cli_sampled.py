@@ -39,6 +39,7 @@ def test_options_reach_the_method(invoke: Invoke, tmp_path: Path) -> None:
         "--drop-edge", "0.25", "--run-dir", "r",
     )  # fmt: skip
     assert code == 0, said
+    assert "GraphSAGE, 25.00 % of the edges left out" in said
     method = json.loads((tmp_path / "r" / "config.json").read_text())["method"]
     assert (method["name"], method["p"]) == ("dropedge", 0.25)
     inner = method["inner"]

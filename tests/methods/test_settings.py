@@ -52,7 +52,7 @@ BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (GraphFMIB, {"momentum": 2.0}, r"momentum in \[0, 1\]"),
     (LADIES, {"layer_size": -3}, r"layer_size .* \(got -3\)"),
     (GraphSAINT, {"sampler": "star"}, r"sampler in .*'walk'.*\(got 'star'\)"),
-    (GraphSAINT, {"size": 0}, r"size of at least 1 \(got 0\)"),
+    (GraphSAINT, {"size": 0}, r"size to be a whole number of at least 1 \(got 0\)"),
     (ShaDow, {"depth": 3, "fanouts": (5, 5)}, r"one fan-out for each of 3 hops \(got 2\)"),
     (ShaDow, {"normalise": "none"}, r'normalise "subgraph" or "graph"'),
     (DropEdge, {"p": 1.0}, r"p in \[0, 1\) \(got 1.0\)"),

@@ -12,7 +12,7 @@ from rich.table import Table
 from lmc.cli.build import build_method, build_model, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name, percent, seconds
-from lmc.methods import ClusterMethod, FullBatch, Run
+from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
 from lmc.partition import quality
 from lmc.results import EpochRecord, RunRecord, read_run
 from lmc.train import Settings, stop_on_interrupt, train
@@ -39,7 +39,7 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
     """What a bound run is, line by line."""
     model = run.problem.model
     count = sum(p.numel() for p in model.parameters())
-    lines = [("graph", repr(run.graph)), ("method", run.method.title)]
+    lines = [("graph", repr(run.graph)), ("method", _title(run.method))]
     if isinstance(run.method, ClusterMethod):
         lines += division_facts(run)
     elif not isinstance(run.method, FullBatch):
@@ -51,6 +51,12 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
     ]
+
+
+def _title(method: Method) -> str:
+    if isinstance(method, DropEdge):
+        return f"{method.inner.title}, {percent(method.p)} of the edges left out anew every epoch"
+    return method.title
 
 
 def division_facts(run: Run) -> list[tuple[str, str]]:

@@ -71,9 +71,7 @@ class GraphSAINT(Method):
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
             raise ConfigError(f"expected sampler in {list(SAMPLERS)} (got {self.sampler!r})")
-        check_whole(size=self.size or 1, walk_length=self.walk_length, coverage=self.coverage)
-        if self.size == 0:
-            raise ConfigError("expected size of at least 1 (got 0)")
+        check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)
 
     @property
     def all_rows_teach(self) -> bool:
