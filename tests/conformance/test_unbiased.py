@@ -23,7 +23,7 @@ def sampling(name: str, **more: object) -> Method:
 
     GraphSAINT's coefficients are estimates themselves: with many subgraphs drawn in advance they are good ones.
     """
-    wanted = {"batch_size": 8, "fanouts": 2, "layer_size": 6, "normalise": False, "coverage": 1500} | more
+    wanted = {"batch_size": 8, "fanouts": 2, "layer_size": 6, "normalise": False, "coverage": 800} | more
     known = {f.name for f in dataclasses.fields(METHODS[name])}
     return METHODS[name](**{k: v for k, v in wanted.items() if k in known})
 
@@ -41,8 +41,8 @@ class Means:
         self.count[rows] += 1
 
     def worst(self, exact: Tensor) -> float:
-        """The largest distance from ``exact`` in standard errors, over rows that came at least 60 times."""
-        often = self.count[:, 0] >= 60
+        """The largest distance from ``exact`` in standard errors, over rows that came at least 50 times."""
+        often = self.count[:, 0] >= 50
         assert int(often.sum()) > 10
         count = self.count[often]
         mean = self.sum[often] / count
@@ -65,7 +65,7 @@ def test_every_layer_aggregates_without_bias(name: str) -> None:
     x = torch.randn(g.num_nodes, 7, generator=chance(1), dtype=torch.float64)
     exact = run.problem.P.to_dense() @ x
     means = [Means(g.num_nodes, 7) for _ in range(3)]
-    for epoch in range(150):
+    for epoch in range(100):
         for batch in run.batches(epoch):
             for l in (1, 2, 3):
                 P = run.method.operator(run, batch, l, keep=False)
@@ -80,7 +80,7 @@ def test_the_check_sees_a_bias() -> None:
     run = sampling("ladies", normalise=True).bind(g, make("gcn", g), seed=2)
     x = torch.randn(g.num_nodes, 7, generator=chance(1), dtype=torch.float64)
     means = Means(g.num_nodes, 7)
-    for epoch in range(150):
+    for epoch in range(100):
         for batch in run.batches(epoch):
             P = batch.operators[1]
             means.add(batch.ext[: P.num_outputs], P(x[batch.ext[: P.num_inputs]]))
@@ -110,7 +110,7 @@ def test_saint_weighs_losses_and_messages_without_bias(sampler: str) -> None:
     torch.testing.assert_close((sums / times)[seen], P[seen])
 
 
-@pytest.mark.parametrize("model", ["gcn", "gcnii", "gcn-linear-in-out"])
+@pytest.mark.parametrize("model", ["gcn", "gcn-linear-in-out"])
 @pytest.mark.parametrize("name", claim("unbiased with exact histories"))
 def test_gradients_have_the_full_gradient_as_mean(name: str, model: str) -> None:
     g = random_graph()
@@ -120,7 +120,7 @@ def test_gradients_have_the_full_gradient_as_mean(name: str, model: str) -> None
     want = full_gradient(g, module)
     directions = {k: torch.randn(4, *w.shape, generator=chance(9), dtype=w.dtype) for k, w in want.items()}
     samples = []
-    for epoch in range(150):
+    for epoch in range(100):
         grads = [run.gradient(batch) for batch in run.batches(epoch)]
         mean = {k: sum(grad[k] for grad in grads) / len(grads) for k in want}
         samples.append(torch.cat([(directions[k] * mean[k]).flatten(1).sum(1) for k in want]))
@@ -137,7 +137,7 @@ def test_dropout_noise_keeps_its_variance() -> None:
     run = VRGCN(batch_size=8, fanouts=1, first_layer="sampled").bind(g, make("gcn", g), seed=3)
     P = run.problem.P.to_dense()
     means = Means(g.num_nodes, 1)
-    for epoch in range(200):
+    for epoch in range(100):
         for batch in run.batches(epoch):
             operator = batch.operators[-1]
             assert isinstance(operator, Aggregation)

@@ -72,11 +72,11 @@ def test_a_matrix_without_diagonal_and_with_empty_rows_is_sampled_too() -> None:
     rows = torch.arange(12)
     neighbours = Neighbours(P)
     total = torch.zeros(12, 12, dtype=torch.float64)
-    for seed in range(4000):
+    for seed in range(1500):
         nodes, matrix = neighbours.matrix(rows, neighbours.pick(rows, 3, chance(seed)))
         assert torch.equal(nodes, rows)
         total += matrix.to_dense()
-    assert float((total / 4000 - P.to_dense()).abs().max()) < 0.3
+    assert float((total / 1500 - P.to_dense()).abs().max()) < 0.4
     assert not total[6].any()
 
 

@@ -85,14 +85,14 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("name", ENTERED)
 def test_one_seed_on_cora(data_dir: Path, name: str) -> None:
     path, sign = data_dir / "cora.npz", name == "sign"
-    assert accuracy(path, ENTERED[name], sign, 60, 0) > full_batch(path, sign, 100, 0) - 0.03
+    assert accuracy(path, ENTERED[name], sign, 40, 0) > full_batch(path, sign, 60, 0) - 0.03
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["graphsage", "vrgcn", "fastgcn"])
+@pytest.mark.parametrize("name", ["graphsage", "vrgcn"])
 def test_one_seed_on_photo(data_dir: Path, name: str) -> None:
     path = data_dir / "amazon_photo.npz"
-    assert accuracy(path, ENTERED[name], False, 40, 0) > full_batch(path, False, 60, 0) - 0.03
+    assert accuracy(path, ENTERED[name], False, 40, 0) > full_batch(path, False, 50, 0) - 0.03
 
 
 @pytest.mark.slow
