@@ -59,9 +59,10 @@ class Neighbours:
         offsets = drawn + ((loop >= 0)[:, None] & (drawn >= loop[:, None]))
         round_ = torch.arange(fanout, device=rows.device)
         chosen = torch.cat([(loop >= 0)[:, None], round_ < k[:, None]], 1)
-        entries = torch.cat([loop[:, None], offsets], 1).add_(start[:, None])[chosen]
-        scale = (d / k.clamp(min=1)).to(self.P.dtype)[:, None]
-        factor = torch.cat([torch.ones_like(scale), scale.expand(-1, fanout)], 1)[chosen]
+        at = chosen.flatten().nonzero().squeeze(1)  # once: on a GPU it waits for the count
+        entries = torch.cat([loop[:, None], offsets], 1).add_(start[:, None]).flatten()[at]
+        scale = (d / k.clamp(min=1)).to(self.P.dtype)
+        factor = scale[at // (fanout + 1)].masked_fill_(at % (fanout + 1) == 0, 1.0)
         return Picked(entries, pointers(chosen.sum(1)), factor)
 
     def columns(self, picked: Picked) -> Tensor:
