@@ -127,21 +127,19 @@ class NodeWise(LayeredMethod):
         fanout = self.fanouts if isinstance(self.fanouts, int) else self.fanouts[hop - 1]
         picked = run.prepared.pick(rows, fanout, chance)
         nodes, matrix = run.prepared.matrix(rows, picked)
-        return nodes, self.operator_of(run, rows, nodes, Aggregation.exact(matrix), picked)
+        l = run.problem.model.num_layers - hop + 1
+        return nodes, self.operator_of(run, l, rows, Aggregation.exact(matrix), picked)
 
-    def operator_of(self, run: Run, rows: Tensor, nodes: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
-        """The operator of one layer, with what the method adds to it."""
+    def operator_of(self, run: Run, l: int, rows: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
+        """The operator of layer l, which gives out ``rows``, with what the method adds to it."""
         return P
 
 
 def checked_fanouts(fanouts: int | Sequence[int]) -> int | tuple[int, ...]:
     """One number, or a tuple of them."""
-    if not isinstance(fanouts, Sequence):
-        check_whole(fanouts=fanouts)
-        return fanouts
-    for fanout in fanouts:
+    for fanout in fanouts if isinstance(fanouts, Sequence) else (fanouts,):
         check_whole(fanouts=fanout)
-    return tuple(fanouts)
+    return tuple(int(fanout) for fanout in fanouts) if isinstance(fanouts, Sequence) else int(fanouts)
 
 
 def check_whole(**values: int) -> None:

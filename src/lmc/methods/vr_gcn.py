@@ -125,7 +125,9 @@ class VRGCN(NodeWise):
             T[1] = problem.model.lin_in.weight.shape[0]
         return {"T": T}
 
-    def operator_of(self, run: Run, rows: Tensor, nodes: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
+    def operator_of(self, run: Run, l: int, rows: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
+        if l not in run.tables["T"]:
+            return P
         matrix, blocks, num = P.forward, run.problem.blocks, rows.numel()
         row = matrix.row_index()
         # the same factor for all of a row but its diagonal, where it is 1
