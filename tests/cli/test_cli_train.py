@@ -28,7 +28,7 @@ def test_train_writes_a_run_and_says_what_came_of_it(invoke: Invoke, tmp_path: P
     folder = tmp_path / "runs" / "tiny-like@0.2-cmc-gcn-s1"
     lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
-    assert json.loads((folder / "config.json").read_text())["method"]["name"] == "lmc"
+    assert json.loads((folder / "config.json").read_text())["method"]["name"] == "cmc"
 
 
 def test_a_folder_is_not_overwritten_but_resumed(invoke: Invoke, tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.table import Table
 
 from lmc.cli.speech import console
 from lmc.data import describe
 from lmc.graph import Graph
-from lmc.methods import METHODS, Method
+from lmc.methods import METHODS, DropEdge, Method
 from lmc.methods.problem import Problem
 from lmc.models import GCN
 
@@ -33,11 +34,22 @@ def list_methods() -> None:
     """One line a method."""
     table = Table(show_lines=True)
     table.add_column("name", no_wrap=True)
-    for column in ("title", "messages from outside the batch", "facts it is tested for", "histories"):
+    for column in ("method and paper", "messages from outside the batch", "models"):
+        table.add_column(column)
+    table.add_column("facts it is tested for", no_wrap=True)
+    for column in ("histories", "rows in memory in a step"):
         table.add_column(column)
     for name, cls in METHODS.items():
-        table.add_row(name, cls.title, cls.outside, "\n".join(sorted(cls.facts)), _histories(cls()))
-    console().print(table)
+        _add(table, name, cls, "\n".join(sorted(cls.facts)), _histories(cls()))
+    _add(table, "--drop-edge", DropEdge, "none", "as the method it wraps")
+    out = console()
+    out = out if out.is_terminal else Console(highlight=False, width=max(out.width, 180))
+    out.print(table)
+    out.print("A table of histories has one row a node; --history host keeps it in host memory.")
+
+
+def _add(table: Table, name: str, cls: type[Method], facts: str, histories: str) -> None:
+    table.add_row(name, f"{cls.title}\n{cls.paper}", cls.outside, cls.accepts, facts, histories, cls.step_rows)
 
 
 def _histories(method: Method) -> str:

@@ -249,7 +249,9 @@ class CMC(HistoryMethod):
     title: ClassVar[str] = "CMC"
     paper: ClassVar[str] = "this library"
     outside: ClassVar[str] = "complete forward; backward within core and halo (complete with adjoints=True)"
+    step_rows: ClassVar[str] = "core and halo"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
+    accepts: ClassVar[str] = "linear aggregation"
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)

@@ -151,6 +151,19 @@ def exact_adjoints(
             above = table
 
 
+def exact_messages(problem: Problem, chunks: Sequence[Rows], T: dict[int, Table], make: MakeTable) -> None:
+    """T[l] <- h^{l-1}, the rows that layer l aggregates, for every l in ``T``; states before the activation."""
+    model = problem.model
+    with Evaluating(problem), torch.no_grad():
+        for rows in chunks if 1 in T else ():
+            h0 = model.encode(problem.inputs(rows), Pass())
+            assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
+            T[1].push(rows, h0)
+        for l, table in exact_states(problem, chunks, make):
+            for rows in chunks if l + 1 in T else ():
+                T[l + 1].push(rows, model.layer(l).activate(table.pull(rows), Pass()))
+
+
 class _Reached(BaseException):
     """The state a driven pass was run for; not an Exception, which the model's own code might catch."""
 

@@ -46,9 +46,19 @@ class Problem:
 
     @classmethod
     def of(
-        cls, graph: Graph, model: Model, device: torch.device, aggregate: bool = True, cut: Cut = "before"
+        cls,
+        graph: Graph,
+        model: Model,
+        device: torch.device,
+        aggregate: bool = True,
+        cut: Cut = "before",
+        swap_dropout: bool = False,
     ) -> Problem:
-        """Move graph and model to ``device`` and do once what need not be done again."""
+        """Move graph and model to ``device`` and do once what need not be done again.
+
+        With ``swap_dropout``, P X is computed once even where the model drops features out before they are
+        aggregated; the dropout then falls on P X.
+        """
         if cut not in ("before", "after"):
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
         model.to(device)
@@ -57,7 +67,7 @@ class Problem:
         found, kinds = model.matrices(graph.adj, dtype)
         P = found[0]
         X = graph.x.to(dtype=dtype)
-        aggregated = aggregate and model.constant_input
+        aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
         if aggregated:
             PX = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
             X = beside(PX, X) if model.keeps_features else PX

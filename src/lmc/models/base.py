@@ -140,6 +140,11 @@ class Model(nn.Module, ABC):
         return False
 
     @property
+    def aggregates_features(self) -> bool:
+        """Whether the first layer reads P X alone, but for dropout on X; a model has to say so."""
+        return self.constant_input
+
+    @property
     def settings(self) -> dict[str, object]:
         """Every plain number, word and flag of the model and its parts, by name: what its parameters do not tell."""
         return {
