@@ -46,6 +46,21 @@ def test_options_reach_the_method(invoke: Invoke, tmp_path: Path) -> None:
     assert (inner["fanouts"], inner["batch_size"], inner["first_layer"]) == ([3, 2], 50, "complete")
 
 
+@pytest.mark.parametrize(("model", "inner"), [("gcn", "cmc"), ("gat", "lmc")])
+def test_edges_are_dropped_for_the_method_that_suits_the_model(
+    invoke: Invoke, tmp_path: Path, model: str, inner: str
+) -> None:
+    code, said = invoke("train", *SMALL, "--model", model, "--drop-edge", "0.25", "--run-dir", "r")
+    assert code == 0, said
+    method = json.loads((tmp_path / "r" / "config.json").read_text())["method"]
+    assert (method["name"], method["inner"]["name"]) == ("dropedge", inner)
+
+
+def test_the_model_sign_is_trained_by_its_method(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke("train", *SMALL, "--model", "sign", "--run-dir", "r")[0] == 0
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["method"]["name"] == "sign"
+
+
 def test_compare_with_options_after_colons(invoke: Invoke, tmp_path: Path) -> None:
     methods = "full,graphsage:fanouts=3/2,gas:drop-edge=0.2,graphsaint:sampler=edge"
     code, said = invoke("compare", *SMALL, "--methods", methods, "--run-dir", "c", "--error-every", "1")

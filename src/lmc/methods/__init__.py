@@ -23,6 +23,7 @@ from lmc.methods.sign import SIGN
 from lmc.methods.sse import SSE
 from lmc.methods.vr_gcn import VRGCN
 from lmc.models import Model
+from lmc.models import sign as sign_model
 
 METHODS: dict[str, type[Method]] = {
     cls.name: cls
@@ -52,6 +53,8 @@ METHODS: dict[str, type[Method]] = {
 
 def recommended(model: Model) -> type[Method]:
     """The method to train a model with, where nothing speaks for another one."""
+    if isinstance(model, sign_model.SIGN):
+        return SIGN
     if model.recurrent:
         return LMC4Rec
     return CMC if model.linear else LMC4Conv

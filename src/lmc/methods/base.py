@@ -81,6 +81,9 @@ class Method(recurrent.Answers):
             for _ in exact_adjoints(run.problem, chunks, H, lambda l, w: run.V.get(l) or run.table(w)):
                 pass
 
+    def regraph(self, run: Run) -> None:
+        """The graph under the run is another one: put right what the tables hold of the old one."""
+
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
         """Numbers beside the tables that are kept between steps."""
         return {}
@@ -140,11 +143,7 @@ class Method(recurrent.Answers):
         def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
             return self.compensate(run, batch, l, layer(self.operator(run, batch, l, keep)), keep)
 
-        logits = problem.forward(run.inputs(batch), p, at)
-        num = logits.shape[0]
-        losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
-        if batch.importance is not None:
-            losses = losses * batch.importance
+        losses = problem.losses(problem.forward(run.inputs(batch), p, at), batch)
         # a wrapped network may hold parameters that it does not use
         grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()), materialize_grads=True)
         return list(grads), losses[: batch.num_core].sum().detach()

@@ -29,7 +29,7 @@ class DropEdge(Method):
     whole graph too. P X is not computed once: it is another one in every epoch.
 
     Args:
-        inner: any method but SIGN, whose aggregation lies before training.
+        inner: any method for models with layers but SIGN, whose aggregation lies before training.
         p: the chance of an edge to be left out.
     """
 
@@ -58,6 +58,7 @@ class DropEdge(Method):
 
     def draw(self, run: Run, epoch: int, start: int) -> Iterator[Batch]:
         thin = self.thinned(run, epoch)
+        self.inner.regraph(thin)
         for batch in self.inner.draw(thin, epoch, start):
             yield dataclasses.replace(batch, fixed=False)
 

@@ -48,6 +48,9 @@ class GraphSAINT(Method):
 
     with C_v, C_uv the times that node v and edge (u, v) were met in N subgraphs drawn in advance.
 
+    Departure: on a recurrent model a subgraph's matrix is scaled down where a fixed point on it need not exist
+    (:meth:`lmc.models.Model.settled`): divided by small chances, its eigenvalues may exceed those of P.
+
     Args:
         sampler: "walk" (random walks from uniform roots), "edge" (by 1 / deg(u) + 1 / deg(v)), "node" (by |P[:, v]|^2).
         size: roots, edges or nodes drawn for a subgraph; by default so many that a quarter of the nodes is aimed at.
@@ -65,6 +68,7 @@ class GraphSAINT(Method):
     paper: ClassVar[str] = "GraphSAINT: Graph Sampling Based Inductive Learning Method"
     outside: ClassVar[str] = "dropped; messages and losses inside divided by their chance"
     step_rows: ClassVar[str] = "the subgraph"
+    trains_recurrent: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset({UNBIASED_AGGREGATION})
     accepts: ClassVar[str] = "linear aggregation"
 
@@ -119,7 +123,7 @@ class GraphSAINT(Method):
         known: Normalised = run.prepared
         for slot in range(start, self.num_batches(run)):
             nodes = known.sampler(generator(run.problem.device, run.seed, "subgraph", epoch, slot))
-            P = Aggregation.exact(known.blocks.block(nodes, nodes))
+            P = Aggregation.exact(run.problem.model.settled(known.blocks.block(nodes, nodes)))
             layout = nodes[:0], self.operators(run.problem, nodes.numel(), P), None
             # every subgraph estimates the whole loss by itself
             yield run.assemble(nodes, nodes, layout, 1.0, slot=slot, importance=known.importance[nodes])

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, beside, sparse_product, spmm
+from lmc.graph import CSR, Batch, Extractor, Graph, beside, sparse_product, spmm
 from lmc.models import Model, Operator, Pass
 
 Cut = Literal["before", "after"]
@@ -141,6 +141,12 @@ class Problem:
         """Logits from the state of layer L."""
         h = self.model.layer(self.model.num_layers).activate(s, p) if self.cut == "before" else s
         return self.model.decode(h, p)
+
+    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """:meth:`row_losses` of the leading rows of a batch, each with its importance."""
+        num = logits.shape[0]
+        losses = self.row_losses(logits, batch.y[:num], batch.labelled[:num])
+        return losses if batch.importance is None else losses * batch.importance
 
     def row_losses(self, logits: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """loss_i / |V_L| of every row, zero where it is not labelled; multi-label rows take the mean over labels."""

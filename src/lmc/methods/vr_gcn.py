@@ -120,10 +120,7 @@ class VRGCN(NodeWise):
 
     def keeps(self, problem: Problem) -> Kept:
         """T[l], the rows that layer l aggregates, except the features, which are sampled as they are."""
-        T = {l + 1: width for l, width in enumerate(problem.model.widths[:-1], start=1)}
-        if problem.model.lin_in is not None:
-            T[1] = problem.model.lin_in.weight.shape[0]
-        return {"T": T}
+        return {"T": problem.model.message_widths}
 
     def operator_of(self, run: Run, l: int, rows: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
         if l not in run.tables["T"]:

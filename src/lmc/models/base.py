@@ -162,6 +162,11 @@ class Model(nn.Module, ABC):
         """The matrix of layer l on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
         return renormalise(block, self.normalisation)
 
+    def settled(self, block: CSR) -> CSR:
+        """The matrix to aggregate with in the place of ``block``, sampled from P; recurrent models need one on which
+        they have a fixed point."""
+        return block
+
     def drive(self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]) -> Tensor:
         """Logits, where the model ``drives``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to compute
         it, and goes on with what it gets."""
