@@ -89,7 +89,7 @@ def test_one_seed_on_cora(data_dir: Path, name: str) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["graphsage", "vrgcn"])
+@pytest.mark.parametrize("name", ["vrgcn", pytest.param("graphsage", marks=pytest.mark.slow)])
 def test_one_seed_on_photo(data_dir: Path, name: str) -> None:
     path = data_dir / "amazon_photo.npz"
     assert accuracy(path, ENTERED[name], False, 40, 0) > full_batch(path, False, 50, 0) - 0.03
