@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lmc.graph import CSR, Aggregation, Graph, normalise
 from lmc.graph.csr import from_rows
 from lmc.methods import METHODS, Run
-from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, Pass
+from lmc.methods.base import EXACT_ON_ONE_PART
+from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, Pass
 
 # Two squares joined by a bridge, with one diagonal and a hanging node: degrees from 1 to 4, so that no two
 # normalisation weights agree by accident.
@@ -113,6 +114,17 @@ def random_graph(n: int = 40, multi_label: bool = False, sparse_features: bool =
 GRAPHS: dict[str, Callable[..., Graph]] = {"hand": hand_graph, "random": random_graph}
 
 
+def lonely_graph() -> Graph:
+    """A star of six nodes, an edge, and two nodes without neighbours, one of them labelled; three features."""
+    g = chance(4)
+    edges = [(0, k) for k in range(1, 6)] + [(6, 7)]
+    train = torch.tensor([0, 2, 6, 8])
+    y = torch.randint(2, (10,), generator=g)
+    return Graph.from_edges(
+        both_directions(edges), _features(10, 3, False, g), y, train=train, val=[1, 9], test=[3], num_classes=2
+    )
+
+
 def parts_of(graph: Graph, num_parts: int = 4, seed: int = 0) -> Tensor:
     """Random parts, none empty."""
     return torch.randperm(graph.num_nodes, generator=chance(seed)) % num_parts
@@ -131,6 +143,7 @@ MODELS: dict[str, Callable[[Graph], Model]] = {
     "gcnii-two-matrices": lambda g: GCNII(
         g.num_features, 7, g.num_classes, num_layers=3, shared_weights=False, norm="layer", residual=True
     ),
+    "sign": lambda g: SIGN(g.num_features, 7, g.num_classes, num_layers=3, mlp_layers=2, norm="layer"),
 }
 """Models whose rows are independent given their messages (no batch norm), by name."""
 
@@ -145,6 +158,20 @@ MORE_MODELS: dict[str, Callable[[Graph], Model]] = {
     "pna": lambda g: PNA(g.num_features, 8, g.num_classes, num_layers=3),
 }
 """Models with other aggregations than GCN's."""
+
+
+def accepts(method: str, model: str) -> bool:
+    """Whether a method trains a model of :data:`MODELS`."""
+    return method != "sign" or model == "sign"
+
+
+def model_for(method: str, model: str = "gcn") -> str:
+    """``model``, or one that the method accepts."""
+    return model if accepts(method, model) else "sign"
+
+
+DIVIDED = [name for name, cls in CONVOLUTIONAL.items() if EXACT_ON_ONE_PART in cls.facts and name != "sign"]
+"""Methods whose batches are parts of the graph: with one part they are the full gradient."""
 
 
 def make(name: str, graph: Graph, seed: int = 3) -> Model:

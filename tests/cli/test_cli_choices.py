@@ -42,7 +42,7 @@ def test_values_are_checked_by_the_method() -> None:
 def test_an_option_of_another_method_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"'gas' has \(got --alpha\): it has --parts, --clusters"):
         build_method(MethodChoice("gas", "gas", MethodOptions(alpha=0.3)))
-    with pytest.raises(ConfigError, match=r"got --no-backward.*it has none"):
+    with pytest.raises(ConfigError, match=r"got --no-backward.*it has --drop-edge"):
         build_method(MethodChoice("full", "full", MethodOptions(backward=False)))
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from typer.testing import CliRunner
+
 import lmc
+from lmc.cli.app import app
 from lmc.data import names
 from lmc.methods import METHODS
 
@@ -25,12 +28,19 @@ def test_a_missing_data_dir_is_refused(invoke: Invoke) -> None:
     assert "expected data_dir to be a folder" in said
 
 
-def test_methods_lists_every_name_with_its_facts(invoke: Invoke) -> None:
-    code, said = invoke("methods")
-    assert code == 0
-    assert all(name in said and cls.title in said for name, cls in METHODS.items())
-    assert "exact with exact histories" in said
-    assert "H and V" in said
+def test_methods_lists_every_name_with_its_facts() -> None:
+    result = CliRunner().invoke(app, ["methods"])
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert max(map(len, lines)) <= 120
+    cells = [[cell.strip() for cell in line.split("│")] for line in lines if line.startswith("│")]
+    names = [cell[1] for cell in cells]
+    assert all(name in names and cls.title in names for name, cls in METHODS.items())
+    facts, models = [cell[3] for cell in cells], [cell[4] for cell in cells]
+    assert all(fact in facts for cls in METHODS.values() for fact in cls.facts)
+    assert "models: recurrent" in models
+    assert "histories: H, V" in models
+    assert "…" not in result.output
 
 
 def test_version(invoke: Invoke) -> None:

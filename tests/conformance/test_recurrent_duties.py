@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers import RECURRENT, chance, parts_of, random_graph, sweep, worst_error
-from lmc.methods import HistoryMethod, LMC4Rec, Run
+from lmc.methods import ClusterMethod, HistoryMethod, LMC4Rec, Run
 from lmc.models import RecGCN
 
 STORES = [
@@ -25,7 +25,7 @@ def model_of(seed: int = 0, dropout: float = 0.3) -> RecGCN:
 
 def bound(name: str, model: RecGCN | None = None, device: str = "cpu", **settings: object) -> Run:
     g = random_graph()
-    chosen = {} if name == "full" else {"clusters_per_batch": 1}
+    chosen = {"clusters_per_batch": 1} if issubclass(RECURRENT[name], ClusterMethod) else {}
     run = RECURRENT[name](**(chosen | settings)).bind(  # type: ignore[arg-type]
         g, model or model_of(), None if name == "full" else parts_of(g), device=device, seed=5
     )

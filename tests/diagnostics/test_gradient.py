@@ -74,7 +74,10 @@ def mean_error(graph: lmc.Graph, method: Method, epochs: int) -> float:
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "b", "ours"),
-    [("cora", 10, LMC4Conv(10, 2, alpha=0.4)), ("amazon_photo", 20, LMC4Conv(20, 2, alpha=1.0, score="2x-x^2"))],
+    [
+        ("cora", 10, LMC4Conv(10, 2, alpha=0.4)),
+        pytest.param("amazon_photo", 20, LMC4Conv(20, 2, alpha=1.0, score="2x-x^2"), marks=pytest.mark.slow),
+    ],
 )
 def test_errors_during_training_are_ordered(data_dir: Path, name: str, b: int, ours: LMC4Conv) -> None:
     g = lmc.load(data_dir / f"{name}.npz")

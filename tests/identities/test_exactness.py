@@ -12,6 +12,7 @@ from helpers import (
     CONVOLUTIONAL as METHODS,
 )
 from helpers import (
+    DIVIDED,
     MODELS,
     PARTS,
     full_gradient,
@@ -49,9 +50,10 @@ def exact_lmc(g: Graph, model: Model, division: tuple[str, int, int, bool], firs
     return run
 
 
-@pytest.mark.parametrize(("multi_label", "sparse_features"), KINDS_OF_DATA)
+# one kind of label on dense features is a declared fact, which the conformance suite checks
+@pytest.mark.parametrize(("multi_label", "sparse_features"), [(True, False), (False, True)])
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", DIVIDED)
 def test_one_part_is_the_full_gradient(method: str, model: str, multi_label: bool, sparse_features: bool) -> None:
     g = random_graph(multi_label=multi_label, sparse_features=sparse_features)
     module = make(model, g)
@@ -176,7 +178,7 @@ CORA_MODELS = {
 @pytest.mark.data
 @pytest.mark.parametrize("model", CORA_MODELS)
 class TestOnCora:
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("method", DIVIDED)
     def test_one_part_is_the_full_gradient(self, cora: Graph, model: str, method: str) -> None:
         module = scrambled(CORA_MODELS[model](cora))
         run = METHODS[method]().bind(cora, module, torch.zeros(cora.num_nodes, dtype=torch.int64))

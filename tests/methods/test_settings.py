@@ -8,18 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import CONVOLUTIONAL, PARTS, hand_graph, make, random_graph
+from helpers import CONVOLUTIONAL, PARTS, hand_graph, make, model_for, random_graph
 from lmc.errors import ConfigError, LmcError
 from lmc.methods import (
     CMC,
     GAS,
+    LADIES,
     METHODS,
+    VRGCN,
     BackwardSGD,
     ClusterGCN,
+    DropEdge,
     GraphFM,
+    GraphFMIB,
+    GraphSAGE,
+    GraphSAINT,
     LMC4Conv,
     LMC4Rec,
     Method,
+    ShaDow,
     recommended,
 )
 from lmc.models import GAT, GCN, GCNII, Model, RecGCN
@@ -39,6 +46,21 @@ BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (GAS, {"num_parts": 0}, r"num_parts of at least 1 \(got 0\)"),
     (BackwardSGD, {"clusters_per_batch": -2}, r"clusters_per_batch of at least 1 \(got -2\)"),
     (ClusterGCN, {"num_parts": 4, "clusters_per_batch": 5}, r"clusters_per_batch of at most num_parts = 4 \(got 5\)"),
+    (GraphSAGE, {"batch_size": 0}, r"batch_size to be a whole number of at least 1 \(got 0\)"),
+    (GraphSAGE, {"fanouts": (10, 0)}, r"fanouts to be a whole number of at least 1 \(got 0\)"),
+    (GraphSAGE, {"fanouts": 2.5}, r"fanouts to be a whole number"),
+    (GraphSAGE, {"first_layer": "pruned"}, r'first_layer "complete" or "sampled" \(got \'pruned\'\)'),
+    (VRGCN, {"history": "tape"}, "history tier"),
+    (GraphFMIB, {"momentum": 2.0}, r"momentum in \[0, 1\]"),
+    (LADIES, {"layer_size": -3}, r"layer_size .* \(got -3\)"),
+    (GraphSAINT, {"sampler": "star"}, r"sampler in .*'walk'.*\(got 'star'\)"),
+    (GraphSAINT, {"size": 0}, r"size to be a whole number of at least 1 \(got 0\)"),
+    (ShaDow, {"depth": 3, "fanouts": (5, 5)}, r"one fan-out for each of 3 hops \(got 2\)"),
+    (ShaDow, {"normalise": "none"}, r'normalise "subgraph" or "graph"'),
+    (DropEdge, {"p": 1.0}, r"p in \[0, 1\) \(got 1.0\)"),
+    (DropEdge, {"inner": "gas"}, r"a method to wrap.*\(got 'gas'\)"),
+    (DropEdge, {"inner": DropEdge()}, "drops no edges yet"),
+    (DropEdge, {"inner": METHODS["sign"]()}, "aggregates in every step"),
 ]
 
 
@@ -100,7 +122,7 @@ def test_an_assignment_that_disagrees_with_num_parts_is_refused() -> None:
 def test_a_bad_assignment_is_refused(name: str, parts: torch.Tensor, message: str) -> None:
     g = hand_graph()
     with pytest.raises(LmcError, match=message):
-        METHODS[name]().bind(g, make("gcn", g), parts)
+        METHODS[name]().bind(g, make(model_for(name), g), parts)
 
 
 OUTPUTS: dict[str, Model] = {
@@ -136,7 +158,7 @@ def test_a_missing_gpu_is_said() -> None:
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_defaults_divide_a_small_graph_and_train(name: str) -> None:
     g = random_graph()
-    run = METHODS[name]().bind(g, make("gcn", g))
+    run = METHODS[name]().bind(g, make(model_for(name), g))
     for batch in run.batches():
         assert bool(run.accumulate(batch).loss.isfinite())
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in run.problem.model.parameters())

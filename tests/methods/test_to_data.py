@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch_geometric.utils import subgraph
 
-from helpers import CONVOLUTIONAL, parts_of, random_graph
+from helpers import CONVOLUTIONAL, make, model_for, parts_of, random_graph
+from lmc.errors import GraphError
 from lmc.graph import CSR
-from lmc.methods import GAS, LMC4Conv
+from lmc.methods import GAS, LMC4Conv, ShaDow
 from lmc.models import GCN
 
 
@@ -37,9 +38,17 @@ def test_a_batch_reads_like_a_loaders(method: GAS | LMC4Conv, sparse_features: b
     assert sorted(torch.cat(cores).tolist()) == list(range(40))
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.parametrize("name", [name for name in CONVOLUTIONAL if name != "shadow"])
 def test_every_methods_batches_have_it(name: str) -> None:
     g = random_graph()
-    run = CONVOLUTIONAL[name]().bind(g, GCN(6, 7, 4).double())
+    run = CONVOLUTIONAL[name]().bind(g, make(model_for(name), g))
     data = next(run.batches()).to_data()
     assert data.x.shape[0] == data.n_id.numel() == data.y.shape[0]
+
+
+def test_a_batch_with_a_node_twice_is_refused() -> None:
+    g = random_graph()
+    batch = next(ShaDow().bind(g, make("gcn", g)).batches())
+    assert batch.ext.unique().numel() < batch.ext.numel()
+    with pytest.raises(GraphError, match="every node once"):
+        batch.to_data()

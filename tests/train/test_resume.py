@@ -59,7 +59,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_stopped_run_resumes_bit_identical(how: signal.Signals, undisturbed: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir)

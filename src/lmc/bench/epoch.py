@@ -13,7 +13,7 @@ from lmc.bench.measure import allocated_bytes, median_ms
 from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
-from lmc.methods import FullBatch, Method, Run
+from lmc.methods import ClusterMethod, FullBatch, Method, Run
 from lmc.models import GCN
 
 PYG = "pyg-full"
@@ -136,7 +136,7 @@ def _time_method(
     ms = median_ms(lambda: _epoch(run, optimizer), device, setup.warmup, setup.repeat)
     full_ms = ms if full_ms is None else full_ms
     share = sum(_non_zeros(b) for b in batches) / (2 * run.problem.P.nnz)
-    divided = method.name != FULL
+    divided = isinstance(method, ClusterMethod)
     return EpochTiming(
         method=label,
         parts=run.clusters.num_parts if divided else None,
@@ -193,10 +193,10 @@ def pyg_step(graph: Graph, setup: Setup, device: torch.device) -> Callable[[], f
     return step
 
 
-def _non_zeros(batch: Batch) -> int:
-    """Of the operator that repeats, forward and backward (the first layer's may be computed in advance)."""
-    operator = next((op for op in reversed(batch.operators) if isinstance(op, Aggregation)), None)
-    return 0 if operator is None else operator.forward.nnz + operator.backward.nnz
+def _non_zeros(batch: Batch) -> float:
+    """Of a layer's operator, forward and backward, in the mean (the first layer's may be computed in advance)."""
+    each = [op.forward.nnz + op.backward.nnz for op in batch.operators if isinstance(op, Aggregation)]
+    return sum(each) / len(each) if each else 0
 
 
 def _resident(before: int | None, device: torch.device) -> float | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
+from lmc.cli.bench_sampling import bench_sampling
 from lmc.cli.benches import bench_gradients, bench_grid
 from lmc.cli.choices import (
     DataChoice,
@@ -17,6 +18,7 @@ from lmc.cli.choices import (
     ModelChoice,
     OptimiserChoice,
     RunChoice,
+    parse_fanouts,
     parse_methods,
 )
 from lmc.cli.speech import spoken_errors
@@ -40,6 +42,7 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed, memory, losses and gradient errors.")
 app.add_typer(bench_app, name="bench")
+bench_app.command("sampling")(bench_sampling)
 
 
 def main() -> None:
@@ -117,6 +120,11 @@ def train(
     adjoints: o.Adjoints = None,
     update: o.Update = None,
     q: o.CalmShare = None,
+    batch_size: o.BatchSize = None,
+    fanouts: o.Fanouts = None,
+    layer_size: o.LayerSize = None,
+    sampler: o.Sampler = None,
+    drop_edge: o.DropEdge = None,
     no_forward: o.NoForward = False,
     no_backward: o.NoBackward = False,
     data_dir: o.DataDir = None,
@@ -144,6 +152,11 @@ def train(
             adjoints=adjoints,
             update=update,
             q=q,
+            batch_size=batch_size,
+            fanouts=parse_fanouts(fanouts),
+            layer_size=layer_size,
+            sampler=sampler,
+            drop_edge=drop_edge,
             forward=False if no_forward else None,
             backward=False if no_backward else None,
         )
@@ -233,6 +246,11 @@ def compare(
     adjoints: o.Adjoints = None,
     update: o.Update = None,
     q: o.CalmShare = None,
+    batch_size: o.BatchSize = None,
+    fanouts: o.Fanouts = None,
+    layer_size: o.LayerSize = None,
+    sampler: o.Sampler = None,
+    drop_edge: o.DropEdge = None,
     data_dir: o.DataDir = None,
     scale: o.Scale = None,
     symmetrise: o.Symmetrise = False,
@@ -259,6 +277,11 @@ def compare(
             adjoints=adjoints,
             update=update,
             q=q,
+            batch_size=batch_size,
+            fanouts=parse_fanouts(fanouts),
+            layer_size=layer_size,
+            sampler=sampler,
+            drop_edge=drop_edge,
         )
         compare_command(
             DataChoice(dataset, data_dir, scale, symmetrise),

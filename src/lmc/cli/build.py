@@ -12,8 +12,8 @@ import lmc.data
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import METHODS, Method, recommended
-from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, RecGCN
+from lmc.methods import METHODS, DropEdge, Method, recommended
+from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, RecGCN
 from lmc.train import Settings
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ MODELS: dict[str, type[Model]] = {
     "gat": GAT,
     "appnp": APPNP,
     "pna": PNA,
+    "sign": SIGN,
     "recgcn": RecGCN,
 }
 
@@ -70,7 +71,11 @@ def build_method(choice: MethodChoice) -> Method:
     cls = _named(choice.name, METHODS, "method")
     given = choice.options.given()
     _refuse("method", choice.name, given, options_of(choice.name))
-    return cast(Any, cls)(**{_METHOD_FIELDS.get(k, k): v for k, v in given.items()})
+    dropped = given.pop("drop_edge", None)
+    if len(given.get("fanouts", ())) == 1:
+        (given["fanouts"],) = given["fanouts"]
+    method: Method = cast(Any, cls)(**{_METHOD_FIELDS.get(k, k): v for k, v in given.items()})
+    return method if dropped is None else DropEdge(method, dropped)
 
 
 def chosen(choice: MethodChoice, model: Model) -> MethodChoice:
@@ -98,7 +103,7 @@ def build_methods(choices: Sequence[MethodChoice], shared: MethodOptions) -> dic
 
 def options_of(method: str) -> list[str]:
     """The names of the options a method has."""
-    accepted = {f.name for f in dataclasses.fields(METHODS[method])}
+    accepted = {"drop_edge", *(f.name for f in dataclasses.fields(METHODS[method]))}  # the one wraps any method
     return [f.name for f in dataclasses.fields(MethodOptions) if _METHOD_FIELDS.get(f.name, f.name) in accepted]
 
 

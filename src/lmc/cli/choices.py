@@ -83,6 +83,11 @@ class MethodOptions:
     q: float | None = None
     forward: bool | None = None
     backward: bool | None = None
+    batch_size: int | None = None
+    fanouts: tuple[int, ...] | None = None
+    layer_size: int | None = None
+    sampler: str | None = None
+    drop_edge: float | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that were given, by name."""
@@ -134,6 +139,16 @@ def _parse(field: str, value: str, text: str) -> Any:
         raise ConfigError(f"expected {wanted} for {field.replace('_', '-')} (got {value!r} in {text!r})") from error
 
 
+def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
+    """``"10,10,5"``, or ``"10/10/5"`` inside --methods, where commas part methods; one number serves all hops."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("/", ",").split(","))
+    except ValueError as error:
+        raise ConfigError(f"expected whole numbers for --fanouts, e.g. 10 or 10,10,5 (got {text!r})") from error
+
+
 def _truth(value: str) -> bool:
     return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[value.lower()]
 
@@ -158,4 +173,9 @@ _PARSERS = {
     "q": _NUMBER,
     "forward": _TRUTH,
     "backward": _TRUTH,
+    "batch_size": _WHOLE,
+    "fanouts": (parse_fanouts, "whole numbers, e.g. 10/10/5,"),
+    "layer_size": _WHOLE,
+    "sampler": _WORD,
+    "drop_edge": _NUMBER,
 }

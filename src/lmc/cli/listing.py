@@ -10,7 +10,7 @@ from rich.table import Table
 from lmc.cli.speech import console
 from lmc.data import describe
 from lmc.graph import Graph
-from lmc.methods import METHODS, Method
+from lmc.methods import METHODS, DropEdge, Method
 from lmc.methods.problem import Problem
 from lmc.models import GCN
 
@@ -31,18 +31,39 @@ def list_datasets(data_dir: Path | None) -> None:
 
 def list_methods() -> None:
     """One line a method."""
-    table = Table(show_lines=True)
-    table.add_column("name", no_wrap=True)
-    for column in ("title", "messages from outside the batch", "facts it is tested for", "histories"):
-        table.add_column(column)
+    out = console()
+    table = Table(show_lines=True, width=min(out.width, 120))
+    for column in ("name, method and paper", "messages from outside the batch"):
+        table.add_column(column, ratio=1)
+    table.add_column("facts it is tested for", no_wrap=True)
+    table.add_column("models, histories, rows in memory in a step", ratio=1)
     for name, cls in METHODS.items():
-        table.add_row(name, cls.title, cls.outside, "\n".join(sorted(cls.facts)), _histories(cls()))
-    console().print(table)
+        _add(table, name, cls, _histories(cls()))
+    _add(table, "--drop-edge", DropEdge, "as the method it wraps")
+    out.print(table)
+    out.print("A table of histories has one row a node; --history host keeps it in host memory.")
+
+
+def _add(table: Table, name: str, cls: type[Method], histories: str) -> None:
+    table.add_row(
+        f"[bold]{name}[/bold]\n{cls.title}\n{cls.paper}",
+        cls.outside,
+        "\n".join(sorted(cls.facts)) or "none",
+        f"models: {_models(cls)}\nhistories: {histories}\nrows: {cls.step_rows}",
+    )
+
+
+def _models(cls: type[Method]) -> str:
+    if not cls.trains_convolutional:
+        return "recurrent"
+    if cls.accepts == "any":
+        return "any" if cls.trains_recurrent else "any but recurrent"
+    return f"{cls.accepts}, recurrent" if cls.trains_recurrent else cls.accepts
 
 
 def _histories(method: Method) -> str:
     """What a method keeps between steps, asked of it on the smallest problem."""
-    return " and ".join(name for name, layers in method.keeps(_smallest()).items() if layers) or "none"
+    return ", ".join(name for name, layers in method.keeps(_smallest()).items() if layers) or "none"
 
 
 def _smallest() -> Problem:

@@ -30,7 +30,7 @@ Symmetrise = Annotated[
 ]
 
 Model = Annotated[
-    str, typer.Option("--model", help="gcn, gcnii, sage, gin, gat, appnp, pna or recgcn.", rich_help_panel=_MODEL)
+    str, typer.Option("--model", help="gcn, gcnii, sage, gin, gat, appnp, pna, sign or recgcn.", rich_help_panel=_MODEL)
 ]
 Hidden = Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.", rich_help_panel=_MODEL)]
 Layers = Annotated[
@@ -119,7 +119,7 @@ Cut = Annotated[
     typer.Option("--cut", help="lmc: state before or after the activation.", rich_help_panel=_METHOD),
 ]
 FirstLayer = Annotated[
-    str | None, typer.Option("--first-layer", help="lmc: complete or pruned.", rich_help_panel=_METHOD)
+    str | None, typer.Option("--first-layer", help="complete, pruned (lmc) or sampled.", rich_help_panel=_METHOD)
 ]
 Adjoints = Annotated[
     bool | None,
@@ -128,7 +128,7 @@ Adjoints = Annotated[
     ),
 ]
 Momentum = Annotated[
-    float | None, typer.Option("--momentum", help="fm, sse: weight of the new message.", rich_help_panel=_METHOD)
+    float | None, typer.Option("--momentum", help="fm, fm-ib, sse: weight of the new message.", rich_help_panel=_METHOD)
 ]
 Update = Annotated[
     str | None,
@@ -137,6 +137,25 @@ Update = Annotated[
 CalmShare = Annotated[
     float | None,
     typer.Option("--q", help="lmc4rec, sse: share of steps without dropout.", rich_help_panel=_METHOD),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", help="Training nodes a batch grows from.", rich_help_panel=_METHOD),
+]
+Fanouts = Annotated[
+    str | None,
+    typer.Option("--fanouts", help="Neighbours drawn per row, e.g. 10 or 10,10,5.", rich_help_panel=_METHOD),
+]
+LayerSize = Annotated[
+    int | None,
+    typer.Option("--layer-size", help="fastgcn, ladies: nodes drawn for a layer.", rich_help_panel=_METHOD),
+]
+Sampler = Annotated[
+    str | None, typer.Option("--sampler", help="graphsaint: walk, edge or node.", rich_help_panel=_METHOD)
+]
+DropEdge = Annotated[
+    float | None,
+    typer.Option("--drop-edge", help="Share of edges left out, anew every epoch.", rich_help_panel=_METHOD),
 ]
 NoForward = Annotated[
     bool, typer.Option("--no-forward", help="lmc: without forward compensation.", rich_help_panel=_METHOD)

@@ -79,6 +79,9 @@ def methods_of(choice: BenchChoice) -> dict[str, Method]:
     """Every method in every division of the graph."""
     found: dict[str, Method] = {}
     for wanted in parse_methods(choice.methods):
+        if wanted.name in METHODS and "parts" not in options_of(wanted.name):
+            found[wanted.label] = build_method(wanted)
+            continue
         for parts, clusters in parse_configs(choice.configs):
             label = f"{wanted.label} {parts}/{clusters}"
             found[label] = build_method(_in_config(wanted, choice, parts, clusters))

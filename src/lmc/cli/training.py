@@ -12,7 +12,7 @@ from rich.table import Table
 from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name, percent, seconds
-from lmc.methods import ClusterMethod, Run
+from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
 from lmc.partition import quality
 from lmc.results import EpochRecord, RunRecord, read_run
 from lmc.train import Settings, stop_on_interrupt, train
@@ -43,9 +43,11 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
     """What a bound run is, line by line."""
     model = run.problem.model
     count = sum(p.numel() for p in model.parameters())
-    lines = [("graph", repr(run.graph)), ("method", run.method.title)]
+    lines = [("graph", repr(run.graph)), ("method", _title(run.method))]
     if isinstance(run.method, ClusterMethod):
         lines += division_facts(run)
+    elif not isinstance(run.method, FullBatch):
+        lines.append(("batches", f"{run.num_batches} steps an epoch"))
     widths = " > ".join(map(str, [run.graph.num_features, *model.widths]))
     return [
         *lines,
@@ -53,6 +55,12 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
     ]
+
+
+def _title(method: Method) -> str:
+    if isinstance(method, DropEdge):
+        return f"{method.inner.title}, {percent(method.p)} of the edges left out anew every epoch"
+    return method.title
 
 
 def division_facts(run: Run) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,8 @@ from lmc.methods import BackwardSGD, FullBatch, Run
 class GradientError:
     """Relative errors |g - g_exact| / |g_exact| by parameter name.
 
-    ``backward_sgd``: against the exact gradient of this batch, (10) and (11): the method's own error.
+    ``backward_sgd``: against the exact gradient of this batch: the method's own error. It is (10) and (11), or, for
+    methods whose rows all teach the parameters, the gradient of the batch's loss with exact messages.
     ``full_batch``: against the exact gradient of the whole graph: that, plus what every mini-batch misses.
     """
 
@@ -43,10 +45,20 @@ class GradientProbe:
         """The errors of ``batch`` at the current parameters and histories, without dropout; nothing is changed."""
         training = self.run.problem.model.training
         estimate = self.run.gradient(batch)
-        exact = self._oracle.gradient(self._oracle.make_batch(batch.rows, batch.weight))
-        full = self._full.gradient(next(self._full.batches()))
+        whole = next(self._full.batches())
+        full = self._full.gradient(whole)
+        if self.run.method.all_rows_teach:
+            exact = self._full.gradient(self._losses_of(batch, whole))
+        else:
+            exact = self._oracle.gradient(self._oracle.make_batch(batch.rows, batch.weight))
         self.run.problem.model.train(training)
         return GradientError(_relative(estimate, exact), _relative(estimate, full))
+
+    def _losses_of(self, batch: Batch, whole: Batch) -> Batch:
+        """The whole graph with the losses of a batch's core alone: what a method estimates whose rows all teach."""
+        importance = torch.zeros(whole.num_core, dtype=self.run.problem.dtype, device=whole.core.device)
+        importance[batch.core] = 1.0 if batch.importance is None else batch.importance
+        return dataclasses.replace(whole, importance=importance, weight=batch.weight)
 
 
 def gradient_error(run: Run, batch: Batch) -> GradientError:

@@ -36,6 +36,7 @@ class Batch:
         fixed: this batch comes again, the same object, in every epoch.
         slot: which of the epoch's batches this is; fixed batches keep theirs.
         graph: the graph in run order, for :meth:`to_data`.
+        importance: factor on the loss of each core row, where rows are drawn with unequal chances.
     """
 
     core: Tensor
@@ -51,6 +52,7 @@ class Batch:
     fixed: bool = False
     slot: int = 0
     graph: Graph | None = None
+    importance: Tensor | None = None
 
     @property
     def num_core(self) -> int:
@@ -76,6 +78,10 @@ class Batch:
         if self.graph is None:
             raise GraphError("expected a batch of a run (got one without its graph): take it from run.batches()")
         adj, ext = self.graph.adj, self.ext
+        if ext.unique().numel() < ext.numel():
+            raise GraphError(
+                "expected a batch with every node once (got some twice, in subgraphs of their own): read its operators"
+            )
         row = torch.full((adj.num_rows,), -1, dtype=torch.int64, device=ext.device)
         row[ext] = torch.arange(ext.numel(), device=ext.device)
         mine = adj.select_rows(ext)

@@ -5,24 +5,56 @@ from lmc.methods.base import ClusterMethod, HistoryMethod, Method
 from lmc.methods.cluster_gcn import ClusterGCN
 from lmc.methods.cmc import CMC
 from lmc.methods.cmc4rec import CMC4Rec
+from lmc.methods.drop_edge import DropEdge
+from lmc.methods.fast_gcn import FastGCN
 from lmc.methods.full import FullBatch
 from lmc.methods.gas import GAS
 from lmc.methods.graph_fm import GraphFM
+from lmc.methods.graph_fm_ib import GraphFMIB
+from lmc.methods.graph_sage import GraphSAGE
+from lmc.methods.graph_saint import GraphSAINT
+from lmc.methods.ladies import LADIES
 from lmc.methods.lmc4conv import LMC4Conv
 from lmc.methods.lmc4rec import LMC4Rec
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run, StepStats
+from lmc.methods.shadow import ShaDow
+from lmc.methods.sign import SIGN
 from lmc.methods.sse import SSE
+from lmc.methods.vr_gcn import VRGCN
 from lmc.models import Model
+from lmc.models import sign as sign_model
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls for cls in (FullBatch, BackwardSGD, ClusterGCN, GAS, GraphFM, LMC4Conv, CMC, LMC4Rec, CMC4Rec, SSE)
+    cls.name: cls
+    for cls in (
+        FullBatch,
+        BackwardSGD,
+        ClusterGCN,
+        GAS,
+        GraphFM,
+        LMC4Conv,
+        CMC,
+        GraphSAGE,
+        VRGCN,
+        GraphFMIB,
+        FastGCN,
+        LADIES,
+        GraphSAINT,
+        ShaDow,
+        SIGN,
+        LMC4Rec,
+        CMC4Rec,
+        SSE,
+    )
 }
-"""Every method by its short name, as the command line spells it."""
+"""Every method by its short name, as the command line spells it; DropEdge wraps any of them."""
 
 
 def recommended(model: Model) -> type[Method]:
     """The method to train a model with, where nothing speaks for another one."""
+    if isinstance(model, sign_model.SIGN):
+        return SIGN
     if model.recurrent:
         return LMC4Rec
     return CMC if model.linear else LMC4Conv
@@ -31,20 +63,29 @@ def recommended(model: Model) -> type[Method]:
 __all__ = [
     "CMC",
     "GAS",
+    "LADIES",
     "METHODS",
+    "SIGN",
     "SSE",
+    "VRGCN",
     "BackwardSGD",
     "CMC4Rec",
     "ClusterGCN",
     "ClusterMethod",
+    "DropEdge",
+    "FastGCN",
     "FullBatch",
     "GraphFM",
+    "GraphFMIB",
+    "GraphSAGE",
+    "GraphSAINT",
     "HistoryMethod",
     "LMC4Conv",
     "LMC4Rec",
     "Method",
     "Problem",
     "Run",
+    "ShaDow",
     "StepStats",
     "recommended",
 ]

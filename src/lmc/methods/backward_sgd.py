@@ -25,6 +25,7 @@ class BackwardSGD(ClusterMethod):
     title: ClassVar[str] = "Backward SGD"
     paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
     outside: ClassVar[str] = "exact in both directions"
+    step_rows: ClassVar[str] = "all nodes"
     trains_recurrent: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED})
     caches_batches: ClassVar[bool] = False

@@ -6,9 +6,9 @@ happens to a layer's state (:meth:`Method.compensate`), and which facts it claim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +46,8 @@ class Method(recurrent.Answers):
     paper: ClassVar[str]
     outside: ClassVar[str]
     """What happens to messages from outside the batch, in half a sentence."""
+    step_rows: ClassVar[str] = "core"
+    """The rows a step computes: the memory of a step is theirs."""
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     caches_batches: ClassVar[bool] = True
     pooled_statistics: ClassVar[bool] = False
@@ -53,6 +55,8 @@ class Method(recurrent.Answers):
     """Whether it trains models of several layers."""
     halo_teaches: ClassVar[bool] = False
     """Whether halo rows teach the weights that a sum reads them through (:class:`lmc.models.Pass`)."""
+    accepts: ClassVar[str] = "any"
+    """The models it can train, in half a sentence; :meth:`check` refuses the others."""
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         """The halo, the operators and beta for a batch with these core rows."""
@@ -77,9 +81,28 @@ class Method(recurrent.Answers):
             for _ in exact_adjoints(run.problem, chunks, H, lambda l, w: run.V.get(l) or run.table(w)):
                 pass
 
+    def regraph(self, run: Run) -> None:
+        """The graph under the run is another one: put right what the tables hold of the old one."""
+
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
         """Numbers beside the tables that are kept between steps."""
         return {}
+
+    def check(self, model: Model) -> None:
+        """Refuse a model this method cannot train, with the reason."""
+
+    def prepare(self, problem: Problem, seed: int) -> Any:
+        """What is computed once from the graph and the seed, and read by every draw; no checkpoint holds it."""
+        return None
+
+    def num_batches(self, run: Run) -> int:
+        """Batches in an epoch."""
+        return run.clusters.num_batches
+
+    def draw(self, run: Run, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches of one epoch from the ``start``-th on. They depend on the run's seed, the epoch and their own
+        number alone, so that a run can be taken up anywhere."""
+        return run.cluster_batches(epoch, start)
 
     def reads(self, batch: Batch) -> Rows:
         """The rows of its tables that a step pulls: they are sent for when the step begins."""
@@ -110,7 +133,7 @@ class Method(recurrent.Answers):
             table.prefetch(self.reads(batch))
         problem.model.train()
         p = Pass(
-            num_core=batch.num_core if batch.num_halo else None,
+            num_core=batch.num_core if batch.num_halo and not self.all_rows_teach else None,
             pooled=self.pooled_statistics,
             dropout=dropout,
             generator=run.generator,
@@ -120,9 +143,7 @@ class Method(recurrent.Answers):
         def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
             return self.compensate(run, batch, l, layer(self.operator(run, batch, l, keep)), keep)
 
-        logits = problem.forward(run.inputs(batch), p, at)
-        num = logits.shape[0]
-        losses = problem.row_losses(logits, batch.y[:num], batch.labelled[:num])
+        losses = problem.losses(problem.forward(run.inputs(batch), p, at), batch)
         # a wrapped network may hold parameters that it does not use
         grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()), materialize_grads=True)
         return list(grads), losses[: batch.num_core].sum().detach()
@@ -143,18 +164,30 @@ class Method(recurrent.Answers):
             seed: of batches and dropout masks.
         """
         check_widths(graph, model)
-        self._check_kind(model)
+        self.check_kind(model)
+        self.check(model)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
         seed = int(seed)
         clusters = self.clusters(graph, parts, seed)
         problem = Problem.of(
-            graph.permute(clusters.order), model, check_device(device), self.aggregates_once, self.state_cut
+            graph.permute(clusters.order),
+            model,
+            check_device(device),
+            self.aggregates_once,
+            self.state_cut,
+            self.swaps_dropout,
         )
+        if len(problem.matrices) > 1 and not self.several_matrices:
+            raise ConfigError(
+                f"expected a model with one aggregation matrix for all layers (got {len(problem.matrices)} of them): "
+                f"{self.title} samples the entries of one; use LMC4Conv"
+            )
         model.prepare(problem.P)
         return Run(self, problem, clusters, seed)
 
-    def _check_kind(self, model: Model) -> None:
+    def check_kind(self, model: Model) -> None:
+        """Refuse a recurrent model, or one with layers, where the method trains the other kind."""
         if not (self.trains_recurrent if model.recurrent else self.trains_convolutional):
             wanted, remedy = ("layers, such as GCN,", "LMC4Rec") if model.recurrent else ("a fixed point", "LMC4Conv")
             raise ConfigError(
@@ -162,9 +195,25 @@ class Method(recurrent.Answers):
             )
 
     @property
+    def all_rows_teach(self) -> bool:
+        """Whether parameters take their gradient from every computed row (plain autograd of the batch's loss), not from
+        core rows alone."""
+        return False
+
+    @property
+    def several_matrices(self) -> bool:
+        """Whether the layers of a model may aggregate with matrices of their own (``problem.matrices``)."""
+        return True
+
+    @property
     def aggregates_once(self) -> bool:
         """Whether P X may be computed once on the whole graph."""
         return True
+
+    @property
+    def swaps_dropout(self) -> bool:
+        """Whether P X is computed once although the features are dropped out: the dropout then falls on P X."""
+        return False
 
     @property
     def state_cut(self) -> Cut:

@@ -27,15 +27,18 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed, accumulate, spmm
+from lmc.graph import CSR, Aggregation, Batch, Extractor, accumulate, spmm
 from lmc.history import Rows, Table
 from lmc.methods import fused
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.methods.exact import Evaluating, drive, exact_adjoints, exact_states
+from lmc.methods.exact import Evaluating, chunks_of, exact_adjoints, exact_messages
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Operator, Pass
 from lmc.sampling import Clusters
+
+SUMMED = {"M": "T", "U": "V"}
+"""The tables of sums, and what they sum."""
 
 SAMPLE = 1024
 """Rows, at most about so many, from which the drift and the trust are measured."""
@@ -249,7 +252,9 @@ class CMC(HistoryMethod):
     title: ClassVar[str] = "CMC"
     paper: ClassVar[str] = "this library"
     outside: ClassVar[str] = "complete forward; backward within core and halo (complete with adjoints=True)"
+    step_rows: ClassVar[str] = "core and halo"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
+    accepts: ClassVar[str] = "linear aggregation"
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
@@ -290,36 +295,26 @@ class CMC(HistoryMethod):
         """T exact, M = P T; V and U likewise; trust 1."""
         problem = run.problem
         T, M = run.tables["T"], run.tables["M"]
-        states: list[Table] = []
-        with Evaluating(problem), torch.no_grad():
-            for _, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
-                states.append(table)
-            for l in T:
-                for rows in chunks:
-                    T[l].push(rows, _messages(problem, l, rows, states))
-                _sum(problem.of_layer(l).blocks, chunks, T[l], M[l])
+        states = exact_messages(problem, chunks, T, lambda _, width: run.table(width))
+        self._sum_up(run, chunks, "M")
         if self.adjoints:
-            V, U = run.tables["V"], run.tables["U"]
+            V = run.tables["V"]
             with Evaluating(problem):
                 for l, table in exact_adjoints(problem, chunks, states, lambda _, width: run.table(width)):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
-                    if l in V:
-                        _sum(problem.of_layer(l).transposed, chunks, V[l], U[l])
+            self._sum_up(run, chunks, "U")
         run.memo["R2"].fill_(1)
 
+    def regraph(self, run: Run) -> None:
+        """M = P T and U = P^T V with the new P."""
+        for sums in run.tables.keys() & SUMMED:
+            self._sum_up(run, list(chunks_of(run.problem)), sums)
 
-def _messages(problem: Problem, l: int, rows: Rows, states: list[Table]) -> Tensor:
-    """What layer l aggregates."""
-    model = problem.model
-    if model.drives:
-        count = problem.graph.y[rows].shape[0]
-        return drive(problem, rows, [t.pull(rows) for t in states[: l - 1]], Precomputed(count))
-    if l > 1:
-        return model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
-    h0 = model.encode(problem.inputs(rows), Pass())
-    assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
-    return h0
+    def _sum_up(self, run: Run, chunks: list[Rows], sums: str) -> None:
+        for l, table in run.tables[sums].items():
+            problem = run.problem.of_layer(l)
+            _sum(problem.blocks if sums == "M" else problem.transposed, chunks, run.tables[SUMMED[sums]][l], table)
 
 
 def _sum(blocks: Extractor, chunks: list[Rows], rows: Table, sums: Table) -> None:

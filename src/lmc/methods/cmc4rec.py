@@ -44,8 +44,9 @@ class CMC4Rec(HistoryMethod):
     name: ClassVar[str] = "cmc4rec"
     title: ClassVar[str] = "CMC4Rec"
     paper: ClassVar[str] = "this library"
-    outside: ClassVar[str] = "complete sums in both directions, core and halo solved together (recurrent models)"
+    outside: ClassVar[str] = "complete sums in both directions, core and halo solved together"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
+    step_rows: ClassVar[str] = "core and halo"
     trains_convolutional: ClassVar[bool] = False
     trains_recurrent: ClassVar[bool] = True
 

@@ -151,6 +151,28 @@ def exact_adjoints(
             above = table
 
 
+def exact_messages(problem: Problem, chunks: Sequence[Rows], T: dict[int, Table], make: MakeTable) -> Sequence[Table]:
+    """T[l] <- the rows that layer l aggregates, for every l in ``T``; gives the states of all layers."""
+    with Evaluating(problem), torch.no_grad():
+        states = [table for _, table in exact_states(problem, chunks, make)]
+        for l, table in T.items():
+            for rows in chunks:
+                table.push(rows, _messages(problem, l, rows, states))
+    return states
+
+
+def _messages(problem: Problem, l: int, rows: Rows, states: Sequence[Table]) -> Tensor:
+    model = problem.model
+    if model.drives:
+        count = problem.graph.y[rows].shape[0]
+        return drive(problem, rows, [t.pull(rows) for t in states[: l - 1]], Precomputed(count))
+    if l > 1:
+        return model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
+    h0 = model.encode(problem.inputs(rows), Pass())
+    assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
+    return h0
+
+
 class _Reached(BaseException):
     """The state a driven pass was run for; not an Exception, which the model's own code might catch."""
 

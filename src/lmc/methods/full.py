@@ -20,6 +20,7 @@ class FullBatch(Method):
     title: ClassVar[str] = "Full batch (GD)"
     paper: ClassVar[str] = "-"
     outside: ClassVar[str] = "nothing is outside"
+    step_rows: ClassVar[str] = "all nodes"
     trains_recurrent: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED})
 

@@ -27,6 +27,7 @@ class GAS(HistoryMethod):
     title: ClassVar[str] = "GAS"
     paper: ClassVar[str] = "GNNAutoScale: Scalable and Expressive GNNs via Historical Embeddings"
     outside: ClassVar[str] = "forward from the history, backward dropped"
+    step_rows: ClassVar[str] = "core; halo read"
     trains_recurrent: ClassVar[bool] = True
     halo_teaches: ClassVar[bool] = True
 

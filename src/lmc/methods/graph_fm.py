@@ -34,6 +34,7 @@ class GraphFM(HistoryMethod):
     title: ClassVar[str] = "GraphFM-OB"
     paper: ClassVar[str] = "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"
     outside: ClassVar[str] = "forward from the history after a momentum step, backward dropped"
+    step_rows: ClassVar[str] = "core and halo"
     halo_teaches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ class LMC4Conv(HistoryMethod):
     title: ClassVar[str] = "LMC4Conv"
     paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
     outside: ClassVar[str] = "compensated in both directions"
+    step_rows: ClassVar[str] = "core and halo"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
 
     def __post_init__(self) -> None:

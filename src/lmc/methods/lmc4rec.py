@@ -34,8 +34,9 @@ class LMC4Rec(HistoryMethod):
     name: ClassVar[str] = "lmc4rec"
     title: ClassVar[str] = "LMC4Rec"
     paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
-    outside: ClassVar[str] = "compensated in both directions (recurrent models)"
+    outside: ClassVar[str] = "compensated in both directions"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
+    step_rows: ClassVar[str] = "core; halo read"
     trains_convolutional: ClassVar[bool] = False
     trains_recurrent: ClassVar[bool] = True
 

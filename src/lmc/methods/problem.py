@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, beside, sparse_product, spmm
+from lmc.graph import CSR, Batch, Extractor, Graph, beside, sparse_product, spmm
 from lmc.models import Model, Operator, Pass
 
 Cut = Literal["before", "after"]
@@ -46,9 +46,19 @@ class Problem:
 
     @classmethod
     def of(
-        cls, graph: Graph, model: Model, device: torch.device, aggregate: bool = True, cut: Cut = "before"
+        cls,
+        graph: Graph,
+        model: Model,
+        device: torch.device,
+        aggregate: bool = True,
+        cut: Cut = "before",
+        swap_dropout: bool = False,
     ) -> Problem:
-        """Move graph and model to ``device`` and do once what need not be done again."""
+        """Move graph and model to ``device`` and do once what need not be done again.
+
+        With ``swap_dropout``, P X is computed once even where the model drops features out before they are
+        aggregated; the dropout then falls on P X.
+        """
         if cut not in ("before", "after"):
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
         model.to(device)
@@ -57,7 +67,7 @@ class Problem:
         found, kinds = model.matrices(graph.adj, dtype)
         P = found[0]
         X = graph.x.to(dtype=dtype)
-        aggregated = aggregate and model.constant_input
+        aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
         if aggregated:
             PX = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
             X = beside(PX, X) if model.keeps_features else PX
@@ -131,6 +141,12 @@ class Problem:
         """Logits from the state of layer L."""
         h = self.model.layer(self.model.num_layers).activate(s, p) if self.cut == "before" else s
         return self.model.decode(h, p)
+
+    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """:meth:`row_losses` of the leading rows of a batch, each with its importance."""
+        num = logits.shape[0]
+        losses = self.row_losses(logits, batch.y[:num], batch.labelled[:num])
+        return losses if batch.importance is None else losses * batch.importance
 
     def row_losses(self, logits: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """loss_i / |V_L| of every row, zero where it is not labelled; multi-label rows take the mean over labels."""

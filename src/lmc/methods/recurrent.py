@@ -151,7 +151,7 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
     ends = Ends(run.H[1].pull(rows), run.V[1].pull(rows), arriving)
     outer = run.method.outer_states(run, batch)
     h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
-    losses = problem.row_losses(model.decode(h, p), batch.y[:num], batch.labelled[:num])
+    losses = problem.losses(model.decode(h, p), batch)
     grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
     assert ends.states is not None
     assert ends.adjoints is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ class Run:
     """Mutable state of training: histories, fixed batches, chance. Hyper-parameters are in ``method``.
 
     ``tables`` are the rows the method keeps between steps, by name and layer (``H[l]`` and ``V[l]`` for states and
-    adjoints); ``memo`` the few other numbers it keeps.
+    adjoints); ``memo`` the few other numbers it keeps; ``prepared`` what it computed once and could compute again.
     """
 
     def __init__(self, method: Method, problem: Problem, clusters: Clusters, seed: int) -> None:
@@ -58,6 +59,7 @@ class Run:
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
+        self.prepared = method.prepare(problem, seed)
 
     @property
     def H(self) -> dict[int, Table]:
@@ -77,7 +79,7 @@ class Run:
     @property
     def num_batches(self) -> int:
         """Batches in an epoch."""
-        return self.clusters.num_batches
+        return self.method.num_batches(self)
 
     @property
     def first_layer(self) -> str:
@@ -91,6 +93,10 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
+        yield from self.method.draw(self, epoch, start)
+
+    def cluster_batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches of an epoch that are clusters of parts."""
         for slot, parts in enumerate(self.clusters.epoch(epoch)[start:], start):
             yield self._batch(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
 
@@ -147,13 +153,25 @@ class Run:
 
     def make_batch(self, rows: slice | Tensor, weight: float, fixed: bool = False, slot: int = 0) -> Batch:
         """The batch whose core is ``rows`` (run order), built on the training device."""
-        problem = self.problem
-        device = problem.device
+        device = self.problem.device
         core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
         rows = rows if isinstance(rows, slice) else core
-        halo, operators, beta = self._layout(core)
+        return self.assemble(core, rows, self._layout(core), weight, fixed, slot)
+
+    def assemble(
+        self,
+        core: Tensor,
+        rows: slice | Tensor,
+        layout: Layout,
+        weight: float,
+        fixed: bool = False,
+        slot: int = 0,
+        importance: Tensor | None = None,
+    ) -> Batch:
+        """A batch of a core and what a method laid out around it; ``rows`` is the core as a slice where it is one."""
+        halo, operators, beta = layout
         ext = torch.cat([core, halo]) if halo.numel() else core
-        graph = problem.graph
+        problem, graph = self.problem, self.problem.graph
         # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it
         first = ext if problem.model.reads_all_rows else ext[: operators[0].num_inputs]
         return Batch(
@@ -170,6 +188,7 @@ class Run:
             fixed=fixed,
             slot=slot,
             graph=graph,
+            importance=importance,
         )
 
     def _layout(self, core: Tensor) -> Layout:
@@ -180,6 +199,13 @@ class Run:
         if len(layouts) > 1:  # the matrices share their pattern, so halo and beta are the same
             operators = tuple(layouts[kind][1][l] for l, kind in enumerate(problem.kinds))
         return halo, operators, beta
+
+    def seen_by(self, method: Method, problem: Problem) -> Run:
+        """This run with another method and problem of the same nodes: the same tables, chance and parameters."""
+        other = copy.copy(self)
+        other.method, other.problem, other._fixed = method, problem, {}
+        other.prepared = method.prepare(problem, self.seed)
+        return other
 
     def table(self, width: int) -> Table:
         """A table of zeros on the method's tier, one row a node."""

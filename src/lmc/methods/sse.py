@@ -40,8 +40,9 @@ class SSE(HistoryMethod):
     name: ClassVar[str] = "sse"
     title: ClassVar[str] = "SSE"
     paper: ClassVar[str] = "Learning Steady-States of Iterative Algorithms over Graphs"
-    outside: ClassVar[str] = "forward from the history, one step; backward dropped, one step (recurrent models)"
+    outside: ClassVar[str] = "forward from the history, one step; backward dropped, one step"
     facts: ClassVar[frozenset[str]] = frozenset()
+    step_rows: ClassVar[str] = "core; halo read"
     trains_convolutional: ClassVar[bool] = False
     trains_recurrent: ClassVar[bool] = True
 

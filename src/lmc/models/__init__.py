@@ -11,6 +11,7 @@ from lmc.models.recgcn import RecGCN
 from lmc.models.recurrent import Recurrent
 from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
 from lmc.models.sage import SAGE
+from lmc.models.sign import SIGN
 from lmc.models.wrap import wrap
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GIN",
     "PNA",
     "SAGE",
+    "SIGN",
     "Activation",
     "BatchNorm",
     "Bias",

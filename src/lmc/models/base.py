@@ -140,6 +140,11 @@ class Model(nn.Module, ABC):
         return False
 
     @property
+    def aggregates_features(self) -> bool:
+        """Whether the first layer reads P X alone, but for dropout on X; a model has to say so."""
+        return self.constant_input
+
+    @property
     def settings(self) -> dict[str, object]:
         """Every plain number, word and flag of the model and its parts, by name: what its parameters do not tell."""
         return {
@@ -156,6 +161,11 @@ class Model(nn.Module, ABC):
     def renormalise(self, block: CSR, l: int) -> CSR:
         """The matrix of layer l on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
         return renormalise(block, self.normalisation)
+
+    def settled(self, block: CSR) -> CSR:
+        """The matrix to aggregate with in the place of ``block``, sampled from P; recurrent models need one on which
+        they have a fixed point."""
+        return block
 
     def drive(self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]) -> Tensor:
         """Logits, where the model ``drives``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to compute

@@ -88,4 +88,8 @@ class GCN(Model):
     @property
     def constant_input(self) -> bool:
         """Yes, unless the features are transformed or dropped out before they are aggregated."""
-        return self.lin_in is None and self.input_dropout == 0
+        return self.aggregates_features and self.input_dropout == 0
+
+    @property
+    def aggregates_features(self) -> bool:
+        return self.lin_in is None

@@ -18,6 +18,9 @@ from lmc.models.rows import Linear, Operator, Pass
 from lmc.models.wellposed import onto_l1_ball, perron
 from lmc.solvers import Solver
 
+SETTLING = 50
+"""Steps of the power iteration on a sampled matrix; cut short, its bound is still safe."""
+
 
 class RecLayer(Layer):
     """One message-passing step of the recurrence: s = P h W^T + b(X)."""
@@ -102,6 +105,11 @@ class RecGCN(Recurrent):
         """Measure lambda_pf(P), and project."""
         self.lambda_pf.copy_(perron(P))
         self.project()
+
+    def settled(self, block: CSR) -> CSR:
+        """``block``, scaled down to lambda_pf(P) where its own is larger: W is bounded by the whole graph's."""
+        scale = (self.lambda_pf / perron(block, max_steps=SETTLING)).clamp(max=1).to(block.dtype)
+        return CSR(block.indptr, block.indices, block.data * scale, block.num_cols)
 
     @torch.no_grad()
     def project(self) -> None:

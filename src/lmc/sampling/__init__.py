@@ -1,6 +1,29 @@
 """Choosing nodes: which rows make a batch. Chance is always an argument."""
 
 from lmc.sampling.clusters import Clusters
+from lmc.sampling.edges import Thinner
+from lmc.sampling.egos import egos
+from lmc.sampling.importance import ColumnNorms, importance_weights
+from lmc.sampling.neighbours import Neighbours, Picked, joined
+from lmc.sampling.rows import generator, num_batches, shuffled
+from lmc.sampling.saint import Edges, Nodes, NodeSampler, Walks
 from lmc.sampling.seeds import derive
 
-__all__ = ["Clusters", "derive"]
+__all__ = [
+    "Clusters",
+    "ColumnNorms",
+    "Edges",
+    "Neighbours",
+    "NodeSampler",
+    "Nodes",
+    "Picked",
+    "Thinner",
+    "Walks",
+    "derive",
+    "egos",
+    "generator",
+    "importance_weights",
+    "joined",
+    "num_batches",
+    "shuffled",
+]

@@ -167,14 +167,11 @@ def train(
 
 def config_of(run: Run, settings: Settings) -> dict[str, Any]:
     """The settings of a run as plain values, for its record and for resuming it."""
-    method = {f.name: getattr(run.method, f.name) for f in dataclasses.fields(run.method)}
-    if "history" in method:
-        method["history"] = run.method.tier.name
     model = run.problem.model
     return {
         "graph": run.graph.name,
         "nodes": run.graph.num_nodes,
-        "method": {"name": run.method.name, **method},
+        "method": _method_settings(run.method),
         "num_parts": run.clusters.num_parts,
         "clusters_per_batch": run.clusters.per_batch,
         "first_layer": run.first_layer,
@@ -185,6 +182,13 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "device": run.problem.device.type,
         **dataclasses.asdict(settings),
     }
+
+
+def _method_settings(method: Method) -> dict[str, Any]:
+    settings = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    if "history" in settings:
+        settings["history"] = method.tier.name
+    return {"name": method.name} | {k: _method_settings(v) if isinstance(v, Method) else v for k, v in settings.items()}
 
 
 def _open(

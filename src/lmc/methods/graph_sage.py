@@ -1,0 +1,26 @@
+"""GraphSAGE: "Inductive Representation Learning on Large Graphs", its node-wise neighbour sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise
+
+
+@dataclass(frozen=True)
+class GraphSAGE(NodeWise):
+    """Every row reads a few neighbours, drawn anew for each layer and step.
+
+    Row i keeps P_ii and k = min(fanout, d) of its d neighbours, uniformly without replacement, each weighted by d / k:
+    the sampled aggregation has the mean of the whole one, layer by layer (:mod:`lmc.sampling.neighbours`).
+
+    Departure: the paper averages over the sampled neighbours; here they estimate the aggregation P of the model.
+    """
+
+    name: ClassVar[str] = "graphsage"
+    title: ClassVar[str] = "GraphSAGE"
+    paper: ClassVar[str] = "Inductive Representation Learning on Large Graphs"
+    outside: ClassVar[str] = "a few sampled neighbours per row and layer"
+    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most"
+    facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION})

@@ -1,0 +1,151 @@
+"""GraphSAINT: "GraphSAINT: Graph Sampling Based Inductive Learning Method"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Aggregation, Batch, Extractor
+from lmc.graph.csr import row_entries
+from lmc.methods.base import Method
+from lmc.methods.problem import Problem
+from lmc.methods.run import Run
+from lmc.methods.seeded import UNBIASED_AGGREGATION, check_linear, check_whole
+from lmc.models import Model
+from lmc.sampling import Edges, Nodes, NodeSampler, Walks, generator
+
+SAMPLERS = ("walk", "edge", "node")
+SHARE = 4
+"""A batch aims at one node in so many, unless its size is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Normalised:
+    """A sampler and the coefficients that make its subgraphs unbiased.
+
+    Args:
+        blocks: cuts subgraphs out of P with every entry divided by alpha_uv, the chance of u given v.
+        importance: 1 / lambda_v, one over the chance of v.
+    """
+
+    sampler: NodeSampler
+    blocks: Extractor
+    importance: Tensor
+
+
+@dataclass(frozen=True)
+class GraphSAINT(Method):
+    """The model runs on a sampled subgraph; messages from outside are dropped, and those inside and the losses are
+    divided by the chance they had to be there:
+
+        m_v = sum over u in the subgraph of (P_vu / alpha_uv) t_u,   alpha_uv = C_uv / C_v
+        L   = sum over v in the subgraph of loss_v / (|V_L| lambda_v),   lambda_v = C_v / N
+
+    with C_v, C_uv the times that node v and edge (u, v) were met in N subgraphs drawn in advance.
+
+    Departure: on a recurrent model a subgraph's matrix is scaled down where a fixed point on it need not exist
+    (:meth:`lmc.models.Model.settled`): divided by small chances, its eigenvalues may exceed those of P.
+
+    Args:
+        sampler: "walk" (random walks from uniform roots), "edge" (by 1 / deg(u) + 1 / deg(v)), "node" (by |P[:, v]|^2).
+        size: roots, edges or nodes drawn for a subgraph; by default so many that a quarter of the nodes is aimed at.
+        walk_length: steps of a walk.
+        coverage: subgraphs are drawn in advance until every node was met so often in the mean.
+    """
+
+    sampler: str = "walk"
+    size: int | None = None
+    walk_length: int = 2
+    coverage: int = 50
+
+    name: ClassVar[str] = "graphsaint"
+    title: ClassVar[str] = "GraphSAINT"
+    paper: ClassVar[str] = "GraphSAINT: Graph Sampling Based Inductive Learning Method"
+    outside: ClassVar[str] = "dropped; messages and losses inside divided by their chance"
+    step_rows: ClassVar[str] = "the subgraph"
+    trains_recurrent: ClassVar[bool] = True
+    facts: ClassVar[frozenset[str]] = frozenset({UNBIASED_AGGREGATION})
+    accepts: ClassVar[str] = "linear aggregation"
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ConfigError(f"expected sampler in {list(SAMPLERS)} (got {self.sampler!r})")
+        check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)
+
+    @property
+    def all_rows_teach(self) -> bool:
+        return True
+
+    @property
+    def several_matrices(self) -> bool:
+        return False
+
+    @property
+    def aggregates_once(self) -> bool:
+        """No: a subgraph has messages of its own, and P X of the whole graph would bring the outside back in."""
+        return False
+
+    def check(self, model: Model) -> None:
+        check_linear(model, self.title, "divides messages by their chance", "ClusterGCN")
+
+    def prepare(self, problem: Problem, seed: int) -> Any:
+        return normalised(problem.P, self.sampler_of(problem), self.coverage, seed)
+
+    def sampler_of(self, problem: Problem) -> NodeSampler:
+        """The sampler on this graph."""
+        size, adj = self.size_for(problem.graph.num_nodes), problem.graph.adj
+        if self.sampler == "node":
+            return Nodes(problem.P, size)
+        if self.sampler == "edge":
+            return Edges(adj, size)
+        return Walks(adj, size, self.walk_length)
+
+    @property
+    def nodes_each(self) -> int:
+        """Nodes that one root, edge or node brings, at most."""
+        return {"node": 1, "edge": 2, "walk": self.walk_length + 1}[self.sampler]
+
+    def size_for(self, num_nodes: int) -> int:
+        """``size``, or its default."""
+        return self.size or max(1, num_nodes // (SHARE * self.nodes_each))
+
+    def num_batches(self, run: Run) -> int:
+        """So many that an epoch draws as many nodes as there are."""
+        n = run.graph.num_nodes
+        return max(1, round(n / (self.size_for(n) * self.nodes_each)))
+
+    def draw(self, run: Run, epoch: int, start: int) -> Iterator[Batch]:
+        known: Normalised = run.prepared
+        for slot in range(start, self.num_batches(run)):
+            nodes = known.sampler(generator(run.problem.device, run.seed, "subgraph", epoch, slot))
+            P = Aggregation.exact(run.problem.model.settled(known.blocks.block(nodes, nodes)))
+            layout = nodes[:0], self.operators(run.problem, nodes.numel(), P), None
+            # every subgraph estimates the whole loss by itself
+            yield run.assemble(nodes, nodes, layout, 1.0, slot=slot, importance=known.importance[nodes])
+
+
+def normalised(P: CSR, sampler: NodeSampler, coverage: int, seed: int) -> Normalised:
+    """Draw subgraphs in advance and count what they meet. What was never met counts as met once."""
+    n, device = P.num_rows, P.device
+    C_v = torch.zeros(n, dtype=torch.int64, device=device)
+    C_uv = torch.zeros(P.nnz, dtype=torch.int64, device=device)
+    inside = torch.zeros(n, dtype=torch.bool, device=device)
+    met = N = 0
+    while met < coverage * n:
+        nodes = sampler(generator(device, seed, "in advance", N))
+        inside[nodes] = True
+        entries, _ = row_entries(P, nodes)
+        C_uv[entries[inside[P.indices[entries]]]] += 1
+        inside[nodes] = False
+        C_v[nodes] += 1
+        met, N = met + nodes.numel(), N + 1
+    C_v, C_uv = C_v.clamp_(min=1).to(P.dtype), C_uv.clamp_(min=1).to(P.dtype)
+    over_alpha = C_v[P.row_index()] / C_uv
+    # not symmetric: the chance of u given v is not that of v given u
+    blocks = Extractor(CSR(P.indptr, P.indices, P.data * over_alpha, P.num_cols))
+    return Normalised(sampler, blocks, N / C_v)

@@ -1,0 +1,68 @@
+"""What FastGCN and LADIES share: one sample of nodes for a whole layer, importance-weighted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmc.graph import CSR, Aggregation, Extractor
+from lmc.methods.problem import Problem
+from lmc.methods.run import Run
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, LayeredMethod, check_linear, check_whole
+from lmc.models import Model
+from lmc.sampling import ColumnNorms, importance_weights, joined
+
+
+@dataclass(frozen=True)
+class LayerWise(LayeredMethod):
+    """The rows of a layer all read the same ``layer_size`` nodes, drawn with replacement with chances q:
+
+        P[v, u] / (layer_size * q_u)   for every time that u was drawn
+
+    so that the mean is P. Departure: the diagonal of P is not sampled. The rows of the layer above are among the inputs
+    anyway (models read them), so P_vv counts as it is; no row is left without any message.
+
+    Args:
+        layer_size: nodes drawn for a layer; no fewer than there are candidates: all of them, and nothing is estimated.
+    """
+
+    layer_size: int = 512
+
+    step_rows: ClassVar[str] = "batch_size + L * layer_size"
+    facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION})
+    accepts: ClassVar[str] = "linear aggregation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(layer_size=self.layer_size)
+
+    def check(self, model: Model) -> None:
+        check_linear(model, type(self).title, "weighs the terms of a sum", "GraphSAGE")
+
+    def chances(self, run: Run, rows: Tensor) -> Tensor:
+        """q, not normalised, of every node [n]."""
+        raise NotImplementedError
+
+    def weigh(self, run: Run, rows: Tensor, matrix: CSR) -> CSR:
+        """The sampled rows of P, put right by the method's own normalisation where it has one."""
+        return matrix
+
+    def prepare(self, problem: Problem, seed: int) -> Any:
+        return ColumnNorms(problem.P)
+
+    def sample(self, run: Run, hop: int, rows: Tensor, chance: torch.Generator) -> tuple[Tensor, Aggregation]:
+        weights = importance_weights(self.chances(run, rows), self.layer_size, chance)
+        nodes = joined(rows, weights.nonzero().squeeze(1), weights.numel())
+        matrix = reweighted(run.problem.blocks, rows, nodes, weights)
+        return nodes, Aggregation.exact(self.weigh(run, rows, matrix))
+
+
+def reweighted(blocks: Extractor, rows: Tensor, nodes: Tensor, weights: Tensor) -> CSR:
+    """P[rows, nodes] with every column but the diagonal times its weight; ``rows`` lead ``nodes``."""
+    block = blocks.block(rows, nodes)
+    diagonal = block.indices == block.row_index()
+    values = block.data * weights[nodes][block.indices].where(~diagonal, 1)
+    return CSR(block.indptr, block.indices, values, block.num_cols).filtered(values != 0)

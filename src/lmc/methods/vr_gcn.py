@@ -1,0 +1,146 @@
+"""VR-GCN: "Stochastic Training of Graph Convolutional Networks with Variance Reduction"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lmc.graph import CSR, Aggregation, Batch, spmm
+from lmc.history import Rows, Store, Table, store
+from lmc.methods.base import Kept
+from lmc.methods.exact import chunks_of, exact_messages
+from lmc.methods.problem import Problem
+from lmc.methods.run import Run
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, check_linear
+from lmc.models import Model, Operator
+from lmc.sampling import Picked
+
+UNBIASED_WITH_EXACT_HISTORIES = "unbiased with exact histories"
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled(Aggregation):
+    """A sampled operator with what the control variate needs.
+
+    Args:
+        damp: sqrt(k / d) of every row [rows, 1], which turns the factor d / k into sqrt(d / k).
+        diagonal: P_ii of every row [rows, 1], which has no factor.
+        whole: the rows of P itself, over the columns ``read``; None: over all nodes.
+    """
+
+    damp: Tensor
+    diagonal: Tensor
+    whole: CSR
+    read: Tensor | None
+
+    def noise(self, t: Tensor) -> Tensor:
+        """The sampled sum with sqrt(d / k) in the place of d / k: what dropout adds to d terms, from k of them."""
+        return self.damp * self(t) + (1 - self.damp) * self.diagonal * t[: self.num_outputs]
+
+
+@dataclass(frozen=True, eq=False)
+class ControlVariate:
+    """P t from a sample and the history T:  noise(t - mean) + P_hat (mean - T) + P T."""
+
+    P: Sampled
+    T: Table
+    rows: Tensor
+    keep: bool
+
+    @property
+    def num_inputs(self) -> int:
+        return self.P.num_inputs
+
+    @property
+    def num_outputs(self) -> int:
+        return self.P.num_outputs
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
+        mean = t if clean is None else clean
+        history = spmm(self.P.whole, self.T.data() if self.P.read is None else self.T.pull(self.P.read))
+        m = self.P(mean - self.T.pull(self.rows)) + history
+        if t is not mean:
+            m = m + self.P.noise(t - mean)
+        if self.keep:
+            self.T.push(self.rows, mean.detach())
+        return m
+
+
+@dataclass(frozen=True)
+class VRGCN(NodeWise):
+    """Sampled neighbours carry only what has changed since their history T was written:
+
+        m = P_hat (t - T) + P T
+
+    The mean is P t whatever T holds, and the variance goes with the distance of T from t. T is written with every row
+    that a step computes. With dropout (the paper's CVD) the histories hold undropped rows, and what dropout adds is
+    sampled with the factor sqrt(d / k), which keeps its variance: m = noise(t - mean) + P_hat (mean - T) + P T.
+
+    Departure: the mean of a row is taken given the masks of the layers below it, where the paper carries a second,
+    undropped forward pass.
+
+    Args:
+        first_layer: "complete" is the paper's preprocessing: P X once, with the features' dropout, where there is one,
+            falling on P X. "sampled" samples layer 1 without a control variate.
+        history: where T lives: "device", "host", or a store of :mod:`lmc.history`.
+    """
+
+    fanouts: int | tuple[int, ...] = 2
+    first_layer: Literal["complete", "sampled"] = field(default="complete", kw_only=True)
+    history: str | Store = field(default="device", kw_only=True)
+
+    name: ClassVar[str] = "vrgcn"
+    title: ClassVar[str] = "VR-GCN"
+    paper: ClassVar[str] = "Stochastic Training of Graph Convolutional Networks with Variance Reduction"
+    outside: ClassVar[str] = "sampled neighbours, with the history of all neighbours as control variate"
+    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most; neighbours read"
+    facts: ClassVar[frozenset[str]] = frozenset(
+        {EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, UNBIASED_WITH_EXACT_HISTORIES}
+    )
+    accepts: ClassVar[str] = "linear aggregation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store(self.history)
+
+    @property
+    def tier(self) -> Store:
+        return store(self.history)
+
+    @property
+    def swaps_dropout(self) -> bool:
+        return self.aggregates_once
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        check_linear(model, self.title, "sums the histories of all neighbours", "GraphSAGE")
+
+    def keeps(self, problem: Problem) -> Kept:
+        """T[l], the rows that layer l aggregates, except the features, which are sampled as they are."""
+        return {"T": problem.model.message_widths}
+
+    def operator_of(self, run: Run, l: int, rows: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
+        if l not in run.tables["T"]:
+            return P
+        matrix, blocks, num = P.forward, run.problem.blocks, rows.numel()
+        row = matrix.row_index()
+        # the same factor for all of a row but its diagonal, where it is 1
+        factor = picked.factor.new_ones(num).scatter_reduce_(0, row, picked.factor, "amax")
+        on = matrix.data.where(matrix.indices == row, 0)
+        diagonal = on.new_zeros(num).index_add_(0, row, on)
+        read = None if self.tier.name == "device" else torch.cat([rows, blocks.halo(rows)])
+        whole = blocks.P.select_rows(rows) if read is None else blocks.block(rows, read)
+        return Sampled(P.forward, P.backward, factor.rsqrt()[:, None], diagonal[:, None], whole, read)
+
+    def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
+        P = batch.operators[l - 1]
+        if l not in run.tables["T"]:
+            return P
+        assert isinstance(P, Sampled)
+        return ControlVariate(P, run.tables["T"][l], batch.ext[: P.num_inputs], keep)
+
+    def fill(self, run: Run, chunks: list[Rows]) -> None:
+        exact_messages(run.problem, chunks_of(run.problem), run.tables["T"], lambda _, width: run.table(width))

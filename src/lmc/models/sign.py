@@ -1,0 +1,103 @@
+"""SIGN: "SIGN: Scalable Inception Graph Neural Networks"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from lmc.graph import CSR
+from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.dropout import dropout as drop
+from lmc.models.rows import Linear, Operator, Pass, linear
+
+
+class Hop(Layer):
+    """One more aggregation of every block but the first ``l``: block r ends as P^r X Theta_r. No parameters."""
+
+    def __init__(self, l: int, hidden: int, num_layers: int) -> None:
+        super().__init__()
+        self.activation = None
+        self.done = l * hidden
+        self.out_width = (num_layers + 1) * hidden
+        self.dropout = 0.0
+
+    def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+        assert isinstance(h, Tensor)  # the features are always encoded
+        # all columns, although the first are not needed: operators that keep rows keep whole ones
+        return torch.cat([h[: P.num_outputs, : self.done], P(h)[:, self.done :]], 1)
+
+
+class SIGN(Model):
+    """logits = MLP(act(X Theta_0 | P X Theta_1 | ... | P^k X Theta_k)).
+
+    P^r (X Theta_r) = (P^r X) Theta_r: with every method this is a model of k parameter-free layers between a Linear and
+    an MLP; the method :class:`lmc.methods.SIGN` computes P^r X once and needs rows alone (:meth:`of_hops`).
+
+    Args:
+        num_layers: k, the number of aggregations.
+        dropout: rate on the rows the MLP reads.
+        mlp_layers: Linears of the MLP.
+
+    The other arguments are those of :class:`lmc.models.GCN`.
+    """
+
+    act_in = None
+    lin_in: Linear
+    lin_out: Linear
+
+    def __init__(
+        self,
+        in_width: int,
+        hidden: int,
+        out_width: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        norm: str | None = None,
+        *,
+        input_dropout: float | bool = False,
+        mlp_layers: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, mlp_layers=mlp_layers)
+        self.in_width, self.out_width, self.hidden = in_width, out_width, hidden
+        self.dropout = check_rate("dropout", dropout)
+        self.input_dropout = input_rate(input_dropout, self.dropout)
+        joined = (num_layers + 1) * hidden
+        self.lin_in = Linear(in_width, joined, bias=False)
+        self.layers = nn.ModuleList(Hop(l, hidden, num_layers) for l in range(1, num_layers + 1))
+        self.act = Activation(joined, norm)
+        widths = [joined, *[hidden] * (mlp_layers - 1)]
+        self.inner = nn.ModuleList(Linear(a, b) for a, b in pairwise(widths))
+        self.acts = nn.ModuleList(Activation(b, norm) for b in widths[1:])
+        self.lin_out = Linear(widths[-1], out_width)
+        self.reset_parameters(seed)
+
+    def reset_parameters(self, seed: int) -> None:
+        super().reset_parameters(seed)
+        # Glorot for each Theta_r by itself, not for all of them as one matrix
+        both = self.in_width + self.lin_in.weight.shape[0]
+        with torch.no_grad():
+            self.lin_in.weight.mul_((both / (self.in_width + self.hidden)) ** 0.5)
+
+    def of_hops(self, hops: Sequence[Tensor | CSR], p: Pass) -> Tensor:
+        """Logits from the rows of X, P X, ..., P^k X: row by row, without a graph."""
+        joined = []
+        for x, theta in zip(hops, self.lin_in.weight.split(self.hidden), strict=True):
+            x = drop(x, self.input_dropout, p.generator) if self.training and p.dropout else x
+            joined.append(linear(x, theta, None, p))
+        return self.decode(torch.cat(joined, 1), p)
+
+    def decode(self, h: Tensor, p: Pass) -> Tensor:
+        t = self.act(h, p)
+        for inner, act in zip(self.inner, self.acts, strict=True):
+            t = act(inner(self._drop(t, p), p), p)
+        return self.lin_out(self._drop(t, p), p)
+
+    def _drop(self, t: Tensor, p: Pass) -> Tensor:
+        dropped = drop(t, self.dropout, p.generator) if self.training and p.dropout else t
+        assert isinstance(dropped, Tensor)
+        return dropped

@@ -1,0 +1,51 @@
+"""Ego subgraphs: a small sampled neighbourhood around every root, all of them side by side in one matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lmc.graph import CSR
+from lmc.graph.csr import pointers, row_entries
+from lmc.sampling.neighbours import Neighbours
+
+
+def egos(
+    neighbours: Neighbours, roots: Tensor, fanouts: Sequence[int], generator: torch.Generator
+) -> tuple[Tensor, CSR]:
+    """The nodes of every root's subgraph, all roots first, and P induced on each subgraph: blocks on the diagonal.
+
+    From each root a hop is drawn for every one of ``fanouts``, of at most so many neighbours a node. A node near two
+    roots has a row for each.
+    """
+    P, n = neighbours.P, neighbours.P.num_rows
+    own = torch.arange(roots.numel(), device=roots.device) * n + roots  # (root, node) as one number
+    pairs = newest = own
+    for fanout in fanouts:
+        picked = neighbours.pick(newest % n, fanout, generator)
+        owner = (newest // n).repeat_interleave(picked.indptr.diff().long(), output_size=picked.entries.numel())
+        reached = (owner * n + neighbours.columns(picked)).unique()
+        newest = reached[~torch.isin(reached, pairs)]
+        pairs = torch.cat([pairs, newest])
+    pairs, order = pairs.sort()
+    is_root = order < roots.numel()  # the roots came first, in their order, and owners ascend with the pairs
+    position = torch.cat([is_root.nonzero().squeeze(1), (~is_root).nonzero().squeeze(1)])
+    return pairs[position] % n, _induced(P, pairs, position, n)
+
+
+def _induced(P: CSR, pairs: Tensor, position: Tensor, n: int) -> CSR:
+    """P between pairs of the same root; row k is the pair ``pairs[position[k]]``, ``pairs`` ascending."""
+    rank = torch.empty_like(position)
+    rank[position] = torch.arange(position.numel(), device=position.device)
+    rows = pairs[position]
+    entries, indptr = row_entries(P, rows % n)
+    counts = indptr.diff().long()
+    owner = (rows // n).repeat_interleave(counts, output_size=entries.numel())
+    wanted = owner * n + P.indices[entries]
+    found = torch.searchsorted(pairs, wanted).clamp_(max=pairs.numel() - 1)
+    inside = pairs[found] == wanted
+    indptr = pointers(inside)[indptr]
+    columns = rank[found[inside]].to(torch.int32)
+    return CSR(indptr, columns, P.data[entries[inside]], pairs.numel(), symmetric=P.symmetric)

@@ -1,0 +1,91 @@
+"""Neighbours drawn from the rows of P: how many, how often, and with which weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers import chance, lonely_graph, random_graph, random_sparse
+from lmc.graph import gcn_norm
+from lmc.sampling import Neighbours, joined
+from lmc.sampling.neighbours import distinct
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 6])
+def test_distinct_numbers_are_distinct_and_below_their_bound(k: int) -> None:
+    d = torch.tensor([7, 4, 9, 7]).repeat(50)
+    drawn = distinct(d, k, chance())
+    assert drawn.shape == (200, k)
+    for row, bound in zip(drawn.tolist(), d.tolist(), strict=True):
+        used = row[: min(k, bound)]
+        assert len(set(used)) == len(used)
+        assert all(0 <= number < bound for number in used)
+
+
+@pytest.mark.parametrize(("d", "k"), [(5, 1), (5, 3), (6, 5), (30, 3)])
+def test_every_number_and_every_pair_is_drawn_equally_often(d: int, k: int) -> None:
+    times = 20_000
+    drawn = distinct(torch.full((times,), d), k, chance(1))
+    picked = torch.zeros(times, d).scatter_(1, drawn, 1.0)
+    share = k / d
+    assert float((picked.mean(0) - share).abs().max()) < 4.5 * (share * (1 - share) / times) ** 0.5
+    together = picked[:, 0] * picked[:, 1]
+    wanted = share * (k - 1) / (d - 1)
+    assert abs(float(together.mean()) - wanted) < 4.5 * max(wanted * (1 - wanted) / times, 1e-9) ** 0.5
+
+
+def test_no_more_than_there_are_gives_all() -> None:
+    assert distinct(torch.tensor([0, 1, 3]), 3, chance()).tolist()[2] == [0, 1, 2]
+    assert distinct(torch.tensor([1]), 4, chance()).tolist()[0][:1] == [0]
+
+
+@pytest.mark.parametrize("fanout", [1, 2, 3, 100])
+def test_a_row_keeps_its_diagonal_and_so_many_others(fanout: int) -> None:
+    P = gcn_norm(random_graph().adj, torch.float64)
+    neighbours, rows = Neighbours(P), torch.tensor([5, 0, 17, 39])
+    picked = neighbours.pick(rows, fanout, chance())
+    nodes, matrix = neighbours.matrix(rows, picked)
+    others = P.degrees()[rows].long() - 1
+    assert torch.equal(nodes[:4], rows)
+    assert nodes.unique().numel() == nodes.numel()
+    assert matrix.degrees().tolist() == (others.clamp(max=fanout) + 1).tolist()
+    dense, whole = matrix.to_dense(), P.to_dense()
+    factor = others / others.clamp(max=fanout)
+    for k, row in enumerate(rows.tolist()):
+        for j, node in enumerate(nodes.tolist()):
+            if dense[k, j]:
+                wanted = whole[row, node] * (1.0 if node == row else factor[k])
+                assert dense[k, j] == pytest.approx(float(wanted), abs=1e-15)
+
+
+def test_nodes_without_neighbours_read_themselves() -> None:
+    g = lonely_graph()
+    neighbours, rows = Neighbours(gcn_norm(g.adj, torch.float64)), torch.tensor([8, 0, 9])
+    nodes, matrix = neighbours.matrix(rows, neighbours.pick(rows, 2, chance()))
+    assert matrix.degrees().tolist() == [1, 3, 1]
+    assert float(matrix.to_dense()[0, 0]) == 1.0
+    assert set(nodes[3:].tolist()) <= {1, 2, 3, 4, 5}
+
+
+def test_a_matrix_without_diagonal_and_with_empty_rows_is_sampled_too() -> None:
+    P = random_sparse(12, 12, density=0.6)
+    rows = torch.arange(12)
+    neighbours = Neighbours(P)
+    total = torch.zeros(12, 12, dtype=torch.float64)
+    for seed in range(1500):
+        nodes, matrix = neighbours.matrix(rows, neighbours.pick(rows, 3, chance(seed)))
+        assert torch.equal(nodes, rows)
+        total += matrix.to_dense()
+    assert float((total / 1500 - P.to_dense()).abs().max()) < 0.4
+    assert not total[6].any()
+
+
+def test_joined_names_every_node_once() -> None:
+    assert joined(torch.tensor([4, 1]), torch.tensor([9, 1, 3, 9, 4]), 12).tolist() == [4, 1, 3, 9]
+
+
+def test_the_same_generator_draws_the_same() -> None:
+    neighbours, rows = Neighbours(gcn_norm(random_graph().adj, torch.float64)), torch.arange(20)
+    a, b, c = (neighbours.pick(rows, 2, chance(seed)).entries for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
