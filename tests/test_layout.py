@@ -14,7 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # errors results <- graph <- {data partition history solvers} <- {sampling models} <- methods
 #   <- {train diagnostics} <- bench <- cli;   report <- results only
 LEFT_TO_RIGHT = [
-    {"errors"},
+    {"errors", "heap"},
     {"results"},
     {"graph"},
     {"data", "partition", "history", "solvers"},

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lmc import data, diagnostics, errors, graph, history, methods, models, partition, results, testing, train
     from lmc.data import load, save
     from lmc.graph import Graph
+    from lmc.heap import keep_memory
     from lmc.models import wrap
     from lmc.results import EpochRecord, RunRecord
     from lmc.train import evaluate, fit
@@ -22,6 +23,7 @@ _HOMES = {
     "RunRecord": "lmc.results",
     "evaluate": "lmc.train",
     "fit": "lmc.train",
+    "keep_memory": "lmc.heap",
     "load": "lmc.data",
     "save": "lmc.data",
     "wrap": "lmc.models",
@@ -51,6 +53,7 @@ __all__ = [
     "fit",
     "graph",
     "history",
+    "keep_memory",
     "load",
     "methods",
     "models",

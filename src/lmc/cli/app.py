@@ -22,6 +22,7 @@ from lmc.cli.choices import (
     parse_methods,
 )
 from lmc.cli.speech import spoken_errors
+from lmc.heap import keep_memory
 
 _ENVIRONMENT = {
     # Threads that wait spin by default: on cores shared with other processes small steps then take ten times as long,
@@ -49,6 +50,7 @@ def main() -> None:
     """What the ``lmc`` script runs."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    keep_memory()
     app()
 
 
