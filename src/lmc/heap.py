@@ -10,8 +10,8 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt(3)
 def keep_memory() -> bool:
     """Tell the C library to keep freed memory; says whether it could be told.
 
-    Every step allocates the same large tensors. glibc maps each block above 32 MB afresh and unmaps it when it is freed,
-    so the system zeroes its pages again in every step, which takes as long as the arithmetic. The setting is the
+    Every step allocates the same large tensors. glibc maps each block above 32 MB afresh and unmaps it when it is
+    freed, so the system zeroes its pages again in every step, which takes as long as the arithmetic. The setting is the
     process's, so a library does not make it unasked: the command line does, a script calls this once. Memory then stays
     with the process at its peak. Elsewhere than with glibc nothing happens.
     """
