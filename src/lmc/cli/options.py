@@ -98,7 +98,7 @@ Parts = Annotated[
 ]
 ClustersPerBatch = Annotated[
     int | None,
-    typer.Option("--clusters", help="Parts in a batch. Default: a quarter of them.", rich_help_panel=_METHOD),
+    typer.Option("--clusters", help="Parts in a batch. Default: an eighth, at least 2.", rich_help_panel=_METHOD),
 ]
 Redraw = Annotated[bool | None, typer.Option("--redraw", help="Draw new batches every epoch.", rich_help_panel=_METHOD)]
 Partition = Annotated[

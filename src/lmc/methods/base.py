@@ -237,7 +237,7 @@ class ClusterMethod(Method):
 
     Args:
         num_parts: b; by default about one part per 2,000 nodes, at least 10.
-        clusters_per_batch: c, drawn without replacement; by default a quarter of the parts.
+        clusters_per_batch: c, drawn without replacement; by default an eighth of the parts, at least 2.
         redraw: draw new batches every epoch instead of fixing the subgraphs once.
         partition: "metis", "random" or "label-propagation".
     """
@@ -272,7 +272,7 @@ class ClusterMethod(Method):
         b = int(parts.max()) + 1
         if self.num_parts is not None and self.num_parts != b:
             raise ConfigError(f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree")
-        c = int(self.clusters_per_batch or 0) or max(1, b // 4)
+        c = int(self.clusters_per_batch or 0) or max(min(2, b), b // 8)
         if c > b:
             raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c})")
         return Clusters.of(parts, c, self.redraw, seed)
