@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Table
+from lmc.history import Table, overwrite
 from lmc.methods import recurrent
+from lmc.methods.ahead import Lookahead
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
@@ -37,7 +38,9 @@ class Run:
     adjoints); ``memo`` the few other numbers it keeps.
     """
 
-    def __init__(self, method: Method, problem: Problem, clusters: Clusters, seed: int) -> None:
+    def __init__(
+        self, method: Method, problem: Problem, clusters: Clusters, seed: int, keep_batches: bool = True
+    ) -> None:
         self.method = method
         self.problem = problem
         self.clusters = clusters
@@ -47,17 +50,20 @@ class Run:
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
+        self.keep_batches = keep_batches
+        self._source: Lookahead | None = None
+        self._sent_for: Batch | None = None
         settles = problem.model.recurrent
-        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded
-        records = (
-            problem.device.type == "cuda" and method.tier.name == "device" and not (settles or problem.model.drives)
-        )
-        self._recorder = Recorder(problem.device, self.generator) if records else None
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor what
+        # travels between tiers
+        stays = all(t.tier == "device" for t in self.all_tables()) and problem.features == "device"
+        records = problem.device.type == "cuda" and stays and not (settles or problem.model.drives)
+        self._recorder = Recorder(problem.device, self.generator) if records else None
 
     @property
     def H(self) -> dict[int, Table]:
@@ -91,6 +97,10 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
+        self._source = Lookahead(self._drawn(epoch, start))
+        yield from self._source
+
+    def _drawn(self, epoch: int, start: int) -> Iterator[Batch]:
         for slot, parts in enumerate(self.clusters.epoch(epoch)[start:], start):
             yield self._batch(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
 
@@ -101,6 +111,7 @@ class Run:
             return self.method.estimate(self, batch, keep=True, dropout=True)
 
         grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
+        self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
@@ -124,9 +135,39 @@ class Run:
         """What the encoder reads for a batch."""
         if batch.x is not None:
             return batch.x
-        if batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows:
-            return self.problem.inputs(batch.rows)
-        return self.problem.inputs(batch.ext)
+        return self.problem.inputs(self._input_rows(batch))
+
+    def _input_rows(self, batch: Batch) -> slice | Tensor:
+        core_alone = batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows
+        return batch.rows if core_alone else batch.ext
+
+    def prefetch(self, batch: Batch) -> None:
+        """Send for the rows that a step on ``batch`` reads, unless they are on their way."""
+        if self._sent_for is batch:
+            return
+        self._sent_for = batch
+        rows = self.method.reads(batch)
+        for table in self.all_tables():
+            table.prefetch(*(rows if isinstance(rows, tuple) else (rows,)))
+        if self.problem.stored is not None:
+            self.problem.stored.prefetch(self._input_rows(batch))
+
+    def _look_ahead(self) -> None:
+        """Once a step is launched: send for the rows of the next one. What this step pushed is seen by their pull."""
+        self._sent_for = None
+        if self._source is not None and self._stages and (following := self._source.peek()) is not None:
+            self.prefetch(following)
+
+    @property
+    def _stages(self) -> bool:
+        X = self.problem.stored
+        return any(t.stages for t in self.all_tables()) or (X is not None and X.stages)
+
+    @property
+    def tiers(self) -> dict[str, str]:
+        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"}."""
+        tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
+        return {**tables, "features": self.problem.features}
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""
@@ -139,7 +180,7 @@ class Run:
     def _batch(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:
             return self._fixed[parts]
-        fixed = not self.clusters.redraw and self.method.caches_batches
+        fixed = not self.clusters.redraw and self.method.caches_batches and self.keep_batches
         batch = self.make_batch(self.clusters.core(parts), float(self.num_batches), fixed, slot)
         if fixed:
             self._fixed[parts] = batch
@@ -161,7 +202,7 @@ class Run:
             rows=rows,
             halo=halo,
             operators=operators,
-            x=problem.inputs(first) if isinstance(problem.X, CSR) else None,
+            x=problem.inputs(first) if isinstance(problem.X, CSR) and problem.features == "device" else None,
             y=graph.y[ext],
             labelled=graph.train[ext],
             weight=weight,
@@ -218,7 +259,7 @@ class Run:
                         f"history {name}[{l}] has shape {list(mine.shape)} but the state holds {list(kept.shape)}: "
                         "bind the method to this graph again"
                     )
-                mine.copy_(kept)
+                overwrite(table, kept)
         self.generator.set_state(state["generator"].cpu())
         self.epoch = int(state["epoch"])
 
