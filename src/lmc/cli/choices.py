@@ -62,6 +62,17 @@ class RunChoice:
     device: str = "auto"
     run_dir: Path | None = None
     resume: bool = False
+    features: str = "device"
+    rebuild_batches: bool = False
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """What memory there is, and whether to plan alone."""
+
+    memory: str | None = None
+    dry_run: bool = False
+    clusters_auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,16 @@ def _parse(field: str, value: str, text: str) -> Any:
         return parser(value)
     except (ValueError, KeyError) as error:
         raise ConfigError(f"expected {wanted} for {field.replace('_', '-')} (got {value!r} in {text!r})") from error
+
+
+def parse_clusters(text: str | None) -> tuple[int | None, bool]:
+    """Parts in a batch as a number, and whether they are to be found: "auto"."""
+    if text is None or text == "auto":
+        return None, text == "auto"
+    try:
+        return int(text), False
+    except ValueError as error:
+        raise ConfigError(f"expected a whole number or auto for --clusters (got {text!r})") from error
 
 
 def _truth(value: str) -> bool:

@@ -57,7 +57,13 @@ class Store(Protocol):
         """A table of zeros whose rows are used on ``device``."""
 
 
-def overwrite(table: Table, source: Tensor | None = None) -> None:
+class Matrix(Protocol):
+    """Anything whose rows can be read a run at a time."""
+
+    def __getitem__(self, rows: slice) -> Tensor: ...
+
+
+def overwrite(table: Table, source: Matrix | None = None) -> None:
     """Make a table ``source``, zeros by default, in place and piece by piece."""
     mine = table.data()
     step = max(1, CHUNK // mine.shape[1])

@@ -13,9 +13,11 @@ TIERS: dict[str, Store] = {"auto": Auto(), "device": Device(), "disk": Disk(), "
 
 
 def store(choice: str | Store) -> Store:
-    """A store by name, "device", "host", "disk" or "auto"; a store object passes through."""
+    """A store by name, "device", "host", "disk" ("disk:/path" for a folder) or "auto"; a store object passes through."""
     if not isinstance(choice, str):
         return choice
+    if choice.startswith("disk:"):
+        return Disk(choice.removeprefix("disk:"))
     if choice not in TIERS:
         raise ConfigError(f"expected a history tier in {sorted(TIERS)} (got {choice!r})")
     return TIERS[choice]

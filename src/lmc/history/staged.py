@@ -6,8 +6,8 @@ On a GPU, with steps k and k + 1 of a training loop:
     device   .... step k runs, reads what was staged for it ....  | step k + 1 ...
     copies   .... rows for k + 1 arrive, what k pushed leaves ....
 
-What step k pushes is not in the rows yet when those of step k + 1 are gathered, so it is PATCHED into them on the device,
-in the order of the pushes. The host waits for copies of step k - 1 at most, while the device works on step k.
+What step k pushes is not in the rows yet when those of step k + 1 are gathered, so it is PATCHED into them on the
+device, in the order of the pushes. The host waits for copies of step k - 1 at most, while the device works on step k.
 
 Where the training device is the CPU there is nothing to overlap, and every verb acts at once.
 """
@@ -122,12 +122,13 @@ class StagedTable:
 
     def _gather(self, rows: Rows) -> Tensor:
         """The rows; on the way to a GPU always a page-locked copy, since the copy to the device reads it later."""
+        if isinstance(rows, slice):
+            found = self._rows[rows]
+            return torch.empty_like(found, pin_memory=True).copy_(found) if self._cuda else found
         if not self._cuda:
-            return self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
-        found = self._rows[rows] if isinstance(rows, slice) else None
-        shape = (rows.numel(), self._rows.shape[1]) if isinstance(rows, Tensor) else self._rows[rows].shape
-        staging = torch.empty(shape, dtype=self._rows.dtype, pin_memory=True)
-        return torch.index_select(self._rows, 0, rows, out=staging) if found is None else staging.copy_(found)
+            return self._rows.index_select(0, rows)
+        staging = torch.empty(rows.numel(), self._rows.shape[1], dtype=self._rows.dtype, pin_memory=True)
+        return torch.index_select(self._rows, 0, rows, out=staging)
 
     def _send(self, asked: Rows) -> Staged:
         rows = on_host(asked)

@@ -34,6 +34,8 @@ class Chunk:
 
 MAX_ELEMENTS = 2**28
 """Numbers in the widest state of a chunk and all it reads: 1 GiB of float32."""
+FEW_ELEMENTS = 2**25
+"""The same where memory is short: 128 MiB."""
 
 
 def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]:

@@ -27,54 +27,57 @@ def tier_of(choice: str | Store, graph: Graph, width: int, dtype: torch.dtype, d
     return tier
 
 
-def permuted(graph: Graph, order: Tensor | None, tier: Store) -> Graph:
-    """The graph in run order. Features that shall lie on disk go there at once; they are never in memory twice."""
+def permuted(graph: Graph, order: Tensor | None, tier: Store, device: torch.device) -> tuple[Graph, Table | None]:
+    """The graph in run order, and its features as a table where they shall lie on disk: they go there at once, and are
+    never in memory twice."""
     if not isinstance(tier, Disk) or isinstance(graph.x, CSR):
-        return graph if order is None else graph.permute(order)
+        return graph if order is None else graph.permute(order), None
     x, n = graph.x, graph.num_nodes
-    table = tier.table(n, x.shape[1], x.dtype, torch.device("cpu"))
+    table = tier.table(n, x.shape[1], x.dtype, device)
     order = torch.arange(n) if order is None else order.cpu()
     for rows in runs(n, max(1, CHUNK // x.shape[1])):
         table.push(rows, x[order[rows].to(x.device)].cpu())
-    return graph.permute(order, x=table.data())
+    return graph.permute(order, x=table.data()), table
 
 
 def aggregated_features(
-    P: CSR, x: Tensor | CSR, tier: Store, beside_x: bool, dtype: torch.dtype
+    P: CSR, x: Tensor | CSR, table: Table | None, tier: Store, both: bool, dtype: torch.dtype
 ) -> Tensor | CSR | Table:
-    """P X, with X beside it where the model reads both, on the tier; P is on the training device."""
+    """P X, with X beside it where the model reads ``both``, on the tier; P is on the training device."""
     if isinstance(x, CSR):
         home = P.device if tier.name == "device" else torch.device("cpu")
-        x = x.to(home, dtype)
-        PX = sparse_product(P, x).to(home)
-        return beside(PX, x) if beside_x else PX
+        sparse = x.to(home, dtype)
+        product = sparse_product(P, sparse).to(home)
+        return beside(product, sparse) if both else product
     if tier.name == "device":
-        x = x.to(P.device, dtype)
-        PX = spmm(P, x)
-        return beside(PX, x) if beside_x else PX
+        dense = x.to(P.device, dtype)
+        return beside(spmm(P, dense), dense) if both else spmm(P, dense)
     n, d = x.shape
-    table = tier.table(n, 2 * d if beside_x else d, dtype, P.device)
+    found = tier.table(n, 2 * d if both else d, dtype, P.device)
     blocks = Extractor(P)
     for rows in row_runs(P, max(1, CHUNK // d)):
         index = torch.arange(rows.start, rows.stop, device=P.device)
         ext = torch.cat([index, blocks.halo(index)])
-        read = x[ext.to(x.device)].to(P.device, dtype)
+        read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, dtype)
         PX = spmm(blocks.block(index, ext), read)
-        table.push(rows, torch.cat([PX, read[: index.numel()]], 1) if beside_x else PX)
-    return table
+        found.push(rows, torch.cat([PX, read[: index.numel()]], 1) if both else PX)
+    return found
 
 
-def plain_features(x: Tensor | CSR, tier: Store, device: torch.device, dtype: torch.dtype) -> Tensor | CSR | Table:
+def plain_features(
+    x: Tensor | CSR, table: Table | None, tier: Store, device: torch.device, dtype: torch.dtype
+) -> Tensor | CSR | Table:
     """X on the tier, without a copy where it lies there already."""
+    if isinstance(x, CSR):
+        return x.to(device if tier.name == "device" else "cpu", dtype)
     if tier.name == "device":
         return x.to(device, dtype)
-    if isinstance(x, CSR):
-        return x.to("cpu", dtype)
-    if x.device.type == "cpu" and x.dtype == dtype:
-        return StagedTable(x, device, tier=tier.name)
-    table = tier.table(*x.shape, dtype, device)
-    overwrite(table, x)
-    return table
+    if x.dtype == dtype and (table is not None or x.device.type == "cpu"):
+        return StagedTable(x, device) if table is None else table
+    n, d = x.shape
+    found = tier.table(n, d, dtype, device)
+    overwrite(found, x)
+    return found
 
 
 def runs(n: int, step: int) -> list[slice]:

@@ -68,14 +68,15 @@ class Problem:
         aggregated = aggregate and model.constant_input
         both = aggregated and model.keeps_features
         tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
-        graph = permuted(graph, order, tier).to(device, features=False)
+        graph, table = permuted(graph, order, tier, device)
+        graph = graph.to(device, features=False)
         found, kinds = model.matrices(graph.adj, dtype)
         P = found[0]
         X: Tensor | CSR | Table
         if aggregated:
-            X = aggregated_features(P, graph.x, tier, both, dtype)
+            X = aggregated_features(P, graph.x, table, tier, both, dtype)
         else:
-            X = plain_features(graph.x, tier, device, dtype)
+            X = plain_features(graph.x, table, tier, device, dtype)
         matrices = tuple(Extractor(matrix) for matrix in found)
         return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -229,9 +229,15 @@ class Run:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a later run needs to go on as if this one had not stopped."""
-        tables = {f"{name}.{l}": t.data() for name, layers in self.tables.items() for l, t in layers.items()}
+        return {**{name: table.data() for name, table in self.named_tables().items()}, **self.small_state()}
+
+    def named_tables(self) -> dict[str, Table]:
+        """The tables, as their rows are named in :meth:`state_dict`."""
+        return {f"{name}.{l}": t for name, layers in self.tables.items() for l, t in layers.items()}
+
+    def small_state(self) -> dict[str, Tensor]:
+        """The rest of :meth:`state_dict`."""
         return {
-            **tables,
             **{f"memo.{name}": value for name, value in self.memo.items()},
             "generator": self.generator.get_state(),
             "order": self.clusters.order,
@@ -239,9 +245,10 @@ class Run:
             "epoch": torch.tensor(self.epoch),
         }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take up ``state``; the run must be bound to the same graph, partition and method."""
-        missing = [key for key in self.state_dict() if key not in state]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up ``state``; the run must be bound to the same graph, partition and method. Tables may be anything with
+        a shape whose rows can be read a run at a time."""
+        missing = [key for key in (*self.named_tables(), *self.small_state()) if key not in state]
         if missing:
             raise CheckpointError(f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'})")
         offsets = torch.tensor(self.clusters.offsets)
@@ -251,15 +258,14 @@ class Run:
             )
         for name, value in self.memo.items():
             value.copy_(state[f"memo.{name}"])
-        for name, layers in self.tables.items():
-            for l, table in layers.items():
-                kept, mine = state[f"{name}.{l}"], table.data()
-                if kept.shape != mine.shape:
-                    raise CheckpointError(
-                        f"history {name}[{l}] has shape {list(mine.shape)} but the state holds {list(kept.shape)}: "
-                        "bind the method to this graph again"
-                    )
-                overwrite(table, kept)
+        for name, table in self.named_tables().items():
+            kept, mine = state[name], table.data()
+            if tuple(kept.shape) != tuple(mine.shape):
+                raise CheckpointError(
+                    f"history {'{}[{}]'.format(*name.split('.'))} has shape {list(mine.shape)} but the state holds "
+                    f"{list(kept.shape)}: bind the method to this graph again"
+                )
+            overwrite(table, kept)
         self.generator.set_state(state["generator"].cpu())
         self.epoch = int(state["epoch"])
 
