@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     # the profiler that measures memory writes its own diary to standard error
     "KINETO_LOG_LEVEL": "99",
+    # nor is it news that memory from before a measurement is freed during it
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
 app = typer.Typer(

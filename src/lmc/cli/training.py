@@ -11,6 +11,7 @@ from rich.table import Table
 
 from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, PlanChoice, RunChoice
+from lmc.cli.planning import planned
 from lmc.cli.speech import console, facts, file_name, percent, seconds
 from lmc.methods import ClusterMethod, Run
 from lmc.partition import quality
@@ -24,7 +25,7 @@ def train_command(
     method: MethodChoice,
     optimiser: OptimiserChoice,
     where: RunChoice,
-    planned: PlanChoice = PlanChoice(),  # noqa: B008
+    plan: PlanChoice = PlanChoice(),  # noqa: B008
 ) -> None:
     """Train, showing progress, and say what came of it."""
     out = console()
@@ -34,9 +35,13 @@ def train_command(
     graph = load_graph(data)
     network = build_model(model, graph, where.seed)
     method = chosen(method, network)
-    run = build_method(method).bind(
+    built, parts = planned(out, graph, network, build_method(method), where, plan)
+    if plan.dry_run:
+        return
+    run = built.bind(
         graph,
         network,
+        parts,
         device=where.device,
         seed=where.seed,
         features=where.features,

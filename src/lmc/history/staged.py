@@ -24,7 +24,8 @@ from lmc.history.base import Rows
 from lmc.history.device import write
 
 PENDING = 4
-"""Writes a table may have under way: a step makes fewer, and a pass over all rows must not pile them up."""
+"""Writes since the last prefetch that a table holds back: a step makes fewer; a pass over all rows must not pile them
+up."""
 
 
 @dataclass(eq=False)
@@ -107,7 +108,7 @@ class StagedTable:
             self._settle()
             self._change(on_host(rows), values, adds)
             return
-        if len(self._older) + len(self._newer) >= 2 * PENDING:
+        if len(self._newer) >= PENDING:
             self._settle()
         w = self._bring(on_host(rows), values, adds)
         self._newer.append(w)

@@ -146,9 +146,12 @@ class Run:
         if self._sent_for is batch:
             return
         self._sent_for = batch
-        rows = self.method.reads(batch)
+        reads = self.method.reads(batch)
+        rows = reads if isinstance(reads, tuple) else (reads,)
+        if self.problem.model.recurrent:  # a solver starts from the tables
+            rows = (*rows, recurrent.solved_rows(batch))
         for table in self.all_tables():
-            table.prefetch(*(rows if isinstance(rows, tuple) else (rows,)))
+            table.prefetch(*rows)
         if self.problem.stored is not None:
             self.problem.stored.prefetch(self._input_rows(batch))
 
