@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -168,6 +170,24 @@ def test_batches_need_not_be_kept(keep: bool) -> None:
     other = make("gcn", g)
     want = steps(CMC(clusters_per_batch=2).bind(g, other, parts_of(g, 6)), other)
     assert all(torch.equal(a, b) for a, b in zip(steps(run, model), want, strict=True))
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_batch_that_is_not_kept_is_freed_after_its_step(kind: str) -> None:
+    g = random_graph()
+    cls, options, name = METHODS[kind]
+    run = cls(clusters_per_batch=2, redraw=True, **options).bind(g, make(name, g), parts_of(g, 6))
+    gc.collect()
+    gc.disable()  # a cycle of references would keep its arrays until the collector comes by
+    try:
+        batches = run.batches()
+        batch = next(batches)
+        run.accumulate(batch)
+        gone = weakref.ref(batch), weakref.ref(batch.operators[-1])
+        del batch
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_state_is_taken_up_on_another_tier() -> None:
