@@ -23,3 +23,9 @@ def data_dir() -> Path:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions made by tests do not end in the user's cache; within a session they are shared."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """PyG's networks draw their parameters from the global generator: every test starts from the same place."""
+    torch.manual_seed(0)

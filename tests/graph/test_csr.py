@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
 
-from helpers import random_sparse, sparse
+from helpers import random_graph, random_sparse, sparse
 from lmc.errors import GraphError
-from lmc.graph import CSR, Graph
+from lmc.graph import CSR, Graph, normalise
 from lmc.graph.csr import from_rows, pointers, row_entries
 
 
@@ -116,3 +118,15 @@ def test_graph_arrays_are_int32() -> None:
         torch.tensor([[0, 1], [1, 0]]), torch.ones(3, 2), torch.tensor([0, 1, 0]), train=[0], val=[1], test=[2]
     )
     assert g.adj.indptr.dtype == g.adj.indices.dtype == torch.int32
+
+
+def test_a_matrix_is_freed_with_its_last_owner() -> None:
+    """A cycle would keep the arrays of every batch until the collector comes by."""
+    adj = random_graph().adj
+    P = normalise(adj, "gcn")
+    assert P.t() is P
+    assert P.as_torch().shape == P.leading(P.num_rows).shape == P.shape
+    assert P.columns(3)[0].nnz + P.columns(3)[1].nnz == P.nnz
+    gone = weakref.ref(P)
+    del P
+    assert gone() is None

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from helpers import chance
 from lmc.errors import ConfigError
-from lmc.history import Device, Pinned, Rows, Store, Table, store
+from lmc.history import Auto, Device, Disk, Pinned, Rows, Store, Table, store
 
 N, WIDTH = 9, 4
 ROWS: list[Rows] = [slice(2, 6), slice(0, N), torch.tensor([7, 1, 4]), torch.tensor([], dtype=torch.int64)]
 ROW_NAMES = ["run", "all", "indices", "none"]
 
 
-@pytest.fixture(params=[Device(), Pinned()], ids=lambda tier: tier.name)
+@pytest.fixture(params=[Device(), Pinned(), Disk(), Auto()], ids=lambda tier: tier.name)
 def tier(request: pytest.FixtureRequest) -> Store:
     return request.param
 
@@ -116,7 +116,7 @@ def test_a_change_after_prefetch_is_seen_by_pull(table: Table, device: torch.dev
     assert torch.equal(table.pull(rows).cpu(), want)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("device", Device), ("host", Pinned)])
+@pytest.mark.parametrize(("name", "kind"), [("device", Device), ("host", Pinned), ("disk", Disk), ("auto", Auto)])
 def test_a_tier_has_a_name(name: str, kind: type) -> None:
     assert isinstance(store(name), kind)
     assert store(name).name == name
@@ -128,5 +128,5 @@ def test_a_store_object_passes_through() -> None:
 
 
 def test_an_unknown_tier_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"\['device', 'host'\] \(got 'tape'\)"):
+    with pytest.raises(ConfigError, match=r"\['auto', 'device', 'disk', 'host'\] \(got 'tape'\)"):
         store("tape")

@@ -17,7 +17,9 @@ from lmc.cli.choices import (
     MethodOptions,
     ModelChoice,
     OptimiserChoice,
+    PlanChoice,
     RunChoice,
+    parse_clusters,
     parse_fanouts,
     parse_methods,
 )
@@ -30,6 +32,8 @@ _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     # the profiler that measures memory writes its own diary to standard error
     "KINETO_LOG_LEVEL": "99",
+    # nor is it news that memory from before a measurement is freed during it
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
 app = typer.Typer(
@@ -89,6 +93,10 @@ def train(
     run_dir: o.RunDir = None,
     resume: o.Resume = False,
     device: o.Device = "auto",
+    features: o.Features = "device",
+    rebuild_batches: o.RebuildBatches = False,
+    memory: o.Memory = None,
+    dry_run: o.DryRun = False,
     hidden: o.Hidden = 64,
     layers: o.Layers = None,
     dropout: o.Dropout = None,
@@ -110,7 +118,7 @@ def train(
     clip: o.Clip = None,
     eval_every: o.EvalEvery = 1,
     parts: o.Parts = None,
-    clusters: o.ClustersPerBatch = None,
+    clusters: o.ClustersOrAuto = None,
     redraw: o.Redraw = None,
     partition: o.Partition = None,
     history: o.History = None,
@@ -140,9 +148,10 @@ def train(
     with spoken_errors(resumable=True):
         from lmc.cli.training import train_command
 
+        num_clusters, clusters_auto = parse_clusters(clusters)
         own = MethodOptions(
             parts=parts,
-            clusters=clusters,
+            clusters=num_clusters,
             redraw=redraw,
             partition=partition,
             history=history,
@@ -185,7 +194,8 @@ def train(
             ),
             MethodChoice(method, method, own),
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume),
+            RunChoice(seed, device, run_dir, resume, features, rebuild_batches),
+            PlanChoice(memory, dry_run, clusters_auto),
         )
 
 

@@ -62,6 +62,17 @@ class RunChoice:
     device: str = "auto"
     run_dir: Path | None = None
     resume: bool = False
+    features: str = "device"
+    rebuild_batches: bool = False
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """What memory there is, and whether to plan alone."""
+
+    memory: str | None = None
+    dry_run: bool = False
+    clusters_auto: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,16 @@ def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.replace("/", ",").split(","))
     except ValueError as error:
         raise ConfigError(f"expected whole numbers for --fanouts, e.g. 10 or 10,10,5 (got {text!r})") from error
+
+
+def parse_clusters(text: str | None) -> tuple[int | None, bool]:
+    """Parts in a batch as a number, and whether they are to be found: "auto"."""
+    if text is None or text == "auto":
+        return None, text == "auto"
+    try:
+        return int(text), False
+    except ValueError as error:
+        raise ConfigError(f"expected a whole number or auto for --clusters (got {text!r})") from error
 
 
 def _truth(value: str) -> bool:

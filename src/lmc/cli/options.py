@@ -100,6 +100,14 @@ ClustersPerBatch = Annotated[
     int | None,
     typer.Option("--clusters", help="Parts in a batch. Default: an eighth, at least 2.", rich_help_panel=_METHOD),
 ]
+ClustersOrAuto = Annotated[
+    str | None,
+    typer.Option(
+        "--clusters",
+        help="Parts in a batch; auto: as many as fit. Default: a quarter of them.",
+        rich_help_panel=_METHOD,
+    ),
+]
 Redraw = Annotated[bool | None, typer.Option("--redraw", help="Draw new batches every epoch.", rich_help_panel=_METHOD)]
 Partition = Annotated[
     str | None,
@@ -107,7 +115,11 @@ Partition = Annotated[
 ]
 History = Annotated[
     str | None,
-    typer.Option("--history", help="Where histories live: device or host.", rich_help_panel=_METHOD),
+    typer.Option(
+        "--history",
+        help="Where histories live: device, host, disk (disk:FOLDER), or auto: by free memory.",
+        rich_help_panel=_METHOD,
+    ),
 ]
 Alpha = Annotated[
     float | None,
@@ -167,6 +179,24 @@ NoBackward = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.", rich_help_panel=_RUN)]
 Device = Annotated[
     str, typer.Option("--device", help="cpu, cuda, or auto: the GPU where there is one.", rich_help_panel=_RUN)
+]
+Features = Annotated[
+    str,
+    typer.Option("--features", help="Where features live: as for --history.", rich_help_panel=_RUN),
+]
+RebuildBatches = Annotated[
+    bool,
+    typer.Option("--rebuild-batches", help="Build batches for every step, keep none.", rich_help_panel=_RUN),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", help="Memory of the device to stay within, e.g. 4GB.", rich_help_panel=_RUN),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Say what would be kept where and what a step takes; no training.", rich_help_panel=_RUN
+    ),
 ]
 RunDir = Annotated[
     Path | None,

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
-from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, RunChoice
+from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, PlanChoice, RunChoice
+from lmc.cli.planning import planned
 from lmc.cli.speech import console, facts, file_name, percent, seconds
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
 from lmc.partition import quality
@@ -19,7 +20,12 @@ from lmc.train import Settings, stop_on_interrupt, train
 
 
 def train_command(
-    data: DataChoice, model: ModelChoice, method: MethodChoice, optimiser: OptimiserChoice, where: RunChoice
+    data: DataChoice,
+    model: ModelChoice,
+    method: MethodChoice,
+    optimiser: OptimiserChoice,
+    where: RunChoice,
+    plan: PlanChoice = PlanChoice(),  # noqa: B008
 ) -> None:
     """Train, showing progress, and say what came of it."""
     out = console()
@@ -29,8 +35,20 @@ def train_command(
     graph = load_graph(data)
     network = build_model(model, graph, where.seed)
     method = chosen(method, network)
-    run = build_method(method).bind(graph, network, device=where.device, seed=where.seed)
-    label = file_name(f"{graph.name}-{method.name}-{model.name}-s{where.seed}")
+    built, parts = planned(out, graph, network, build_method(method), where, plan)
+    if plan.dry_run:
+        return
+    run = built.bind(
+        graph,
+        network,
+        parts,
+        device=where.device,
+        seed=where.seed,
+        features=where.features,
+        keep_batches=not where.rebuild_batches,
+    )
+    del graph  # the run has its own, in another order and perhaps elsewhere
+    label = file_name(f"{run.graph.name}-{method.name}-{model.name}-s{where.seed}")
     run_dir = where.run_dir or Path("runs") / label
     out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
     if where.resume and not (run_dir / "config.json").exists():
@@ -54,6 +72,7 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("first layer", run.first_layer),
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
+        *([] if set(run.tiers.values()) == {"device"} else [("tiers", tier_names(run.tiers))]),
     ]
 
 
@@ -61,6 +80,12 @@ def _title(method: Method) -> str:
     if isinstance(method, DropEdge):
         return f"{method.inner.title}, {percent(method.p)} of the edges left out anew every epoch"
     return method.title
+
+
+def tier_names(tiers: dict[str, str]) -> str:
+    """What lies where, tier by tier."""
+    lines = {tier: [name for name, where in tiers.items() if where == tier] for tier in dict.fromkeys(tiers.values())}
+    return "; ".join(f"{', '.join(names)} on {tier}" for tier, names in lines.items())
 
 
 def division_facts(run: Run) -> list[tuple[str, str]]:

@@ -1,8 +1,9 @@
-"""Comparing with the truth: gradient error, staleness, messages kept, memory."""
+"""Comparing with the truth: gradient error, staleness, messages kept, memory and its prediction."""
 
 from lmc.diagnostics.cost import Memory, Messages, memory, messages_kept, peak_bytes
 from lmc.diagnostics.equilibrium import EstimatedErrors, EstimateProbe, estimated_errors
 from lmc.diagnostics.gradient import GradientError, GradientProbe, gradient_error
+from lmc.diagnostics.plan import Plan, divide, largest_clusters, plan, remedy
 from lmc.diagnostics.staleness import Staleness, staleness
 
 __all__ = [
@@ -12,11 +13,16 @@ __all__ = [
     "GradientProbe",
     "Memory",
     "Messages",
+    "Plan",
     "Staleness",
+    "divide",
     "estimated_errors",
     "gradient_error",
+    "largest_clusters",
     "memory",
     "messages_kept",
     "peak_bytes",
+    "plan",
+    "remedy",
     "staleness",
 ]

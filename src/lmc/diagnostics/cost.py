@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from lmc.graph import CSR, Aggregation, Batch
-from lmc.methods import Run
+from lmc.methods import Problem, Run
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ def _rows(matrix: CSR, batch: Batch) -> int:
 class Memory:
     """Bytes by purpose. ``step`` is the measured peak of one step beyond what lives between steps.
 
-    ``tiers`` holds the histories by tier; ``graph`` the structure, features and targets; ``parameters`` the model's.
+    ``tiers`` holds the histories, and features that are not on the device, by tier; ``graph`` the structure, targets,
+    and features on the device; ``parameters`` the model's.
     """
 
     step: int
@@ -56,10 +57,22 @@ def memory(run: Run, batch: Batch) -> Memory:
     problem = run.problem
     return Memory(
         step=peak_bytes(lambda: run.gradient(batch), problem.device),
-        tiers={run.method.tier.name: sum(_bytes(t.data()) for t in run.all_tables())},
-        graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.X, problem.graph.y)),
+        tiers=_tiers(run),
+        graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.graph.y, *_features(problem))),
         parameters=sum(_bytes(p) for p in problem.model.parameters()),
     )
+
+
+def _tiers(run: Run) -> dict[str, int]:
+    found: dict[str, int] = {}
+    stored = run.problem.stored
+    for table in [*run.all_tables(), *([] if stored is None else [stored])]:
+        found[table.tier] = found.get(table.tier, 0) + _bytes(table.data())
+    return found
+
+
+def _features(problem: Problem) -> list[torch.Tensor | CSR]:
+    return [problem.X] if isinstance(problem.X, torch.Tensor | CSR) else []
 
 
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:

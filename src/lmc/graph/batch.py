@@ -95,7 +95,8 @@ class Batch:
 
         edges, graph = self.edge_index, self.graph
         assert graph is not None
-        x = graph.x.select_rows(self.ext).to_dense() if isinstance(graph.x, CSR) else graph.x[self.ext]
+        there = self.ext.to(graph.x.device)
+        x = (graph.x.select_rows(there).to_dense() if isinstance(graph.x, CSR) else graph.x[there]).to(self.ext.device)
         masks = {f"{split}_mask": getattr(graph, split)[self.ext] for split in SPLITS}
         return Data(x=x, edge_index=edges, y=self.y, n_id=self.n_id, batch_size=self.num_core, **masks)
 

@@ -26,10 +26,6 @@ class CSR:
     symmetric: bool = False
     _cache: dict[str, object] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.symmetric:
-            self._cache["t"] = self
-
     @property
     def num_rows(self) -> int:
         return self.indptr.numel() - 1
@@ -89,6 +85,8 @@ class CSR:
 
     def t(self) -> CSR:
         """The transpose, by rows; made once. A symmetric matrix is its own."""
+        if self.symmetric:  # and does not hold itself: its memory would wait for the collector of cycles
+            return self
         if "t" not in self._cache:
             pattern, order = self.transposed_order()
             values = None if self.values is None else self.values[order]

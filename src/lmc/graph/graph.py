@@ -81,24 +81,30 @@ class Graph:
         digest = hashlib.sha256(self.fingerprint.encode())
         features = (self.x.indptr, self.x.indices, self.x.data) if isinstance(self.x, CSR) else (self.x,)
         for part in (*features, self.y, self.train, self.val, self.test):
-            digest.update(part.cpu().contiguous().numpy().tobytes())
+            digest.update(part.cpu().contiguous().view(-1).numpy().view(np.uint8))  # no copy: it may be large
         return digest.hexdigest()[:16]
 
-    def to(self, device: torch.device | str) -> Graph:
-        """This graph with every array on ``device``."""
-        arrays = {k: getattr(self, k).to(device) for k in ("adj", "x", "y", *SPLITS)}
-        return Graph(**arrays, num_classes=self.num_classes, name=self.name)
+    def to(self, device: torch.device | str, features: bool = True) -> Graph:
+        """This graph with every array on ``device``; without ``features``, these stay where they are."""
+        arrays = {k: getattr(self, k).to(device) for k in ("adj", "y", *SPLITS)}
+        return Graph(
+            **arrays, x=self.x.to(device) if features else self.x, num_classes=self.num_classes, name=self.name
+        )
 
-    def permute(self, order: Tensor) -> Graph:
-        """The same graph with node ``order[i]`` as node ``i``."""
+    def permute(self, order: Tensor, x: Tensor | None = None) -> Graph:
+        """The same graph with node ``order[i]`` as node ``i``; ``x`` are the features in that order, where the caller
+        has them."""
         order = order.to(self.device)
         position = torch.empty_like(order)
         position[order] = torch.arange(order.numel(), device=order.device)
         rows = self.adj.select_rows(order)
         adj = CSR(rows.indptr, position[rows.indices].to(torch.int32), None, rows.num_cols, symmetric=True)
-        x = self.x.select_rows(order) if isinstance(self.x, CSR) else self.x[order]
+        features: Tensor | CSR | None = x
+        if features is None:
+            there = order.to(self.x.device)
+            features = self.x.select_rows(there) if isinstance(self.x, CSR) else self.x[there]
         masks = {k: getattr(self, k)[order] for k in SPLITS}
-        return Graph(adj, x, self.y[order], **masks, num_classes=self.num_classes, name=self.name)
+        return Graph(adj, features, self.y[order], **masks, num_classes=self.num_classes, name=self.name)
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"

@@ -1,5 +1,28 @@
-"""State that outlives a step: tables of rows on the device or in host memory."""
+"""State that outlives a step: tables of rows on the device, in host memory or on disk."""
 
-from lmc.history.tables import Device, DeviceTable, Pinned, Rows, Store, Table, store
+from lmc.history.auto import Auto
+from lmc.history.base import Rows, Store, Table, overwrite
+from lmc.history.device import Device, DeviceTable
+from lmc.history.disk import Disk, DiskTable
+from lmc.history.host import HostTable, Pinned
+from lmc.history.memory import free_memory
+from lmc.history.named import TIERS, store
+from lmc.history.staged import StagedTable
 
-__all__ = ["Device", "DeviceTable", "Pinned", "Rows", "Store", "Table", "store"]
+__all__ = [
+    "TIERS",
+    "Auto",
+    "Device",
+    "DeviceTable",
+    "Disk",
+    "DiskTable",
+    "HostTable",
+    "Pinned",
+    "Rows",
+    "StagedTable",
+    "Store",
+    "Table",
+    "free_memory",
+    "overwrite",
+    "store",
+]

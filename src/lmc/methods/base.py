@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
-from lmc.history import Device, Rows, Store, store
+from lmc.history import Device, Rows, Store, overwrite, store
 from lmc.methods import recurrent
 from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
 from lmc.methods.problem import Cut, Problem
@@ -77,7 +77,7 @@ class Method(recurrent.Answers):
         if run.V:
             # the tables themselves are filled: recorded steps read and write their memory
             for table in run.V.values():
-                table.data().zero_()
+                overwrite(table)
             for _ in exact_adjoints(run.problem, chunks, H, lambda l, w: run.V.get(l) or run.table(w)):
                 pass
 
@@ -104,8 +104,8 @@ class Method(recurrent.Answers):
         number alone, so that a run can be taken up anywhere."""
         return run.cluster_batches(epoch, start)
 
-    def reads(self, batch: Batch) -> Rows:
-        """The rows of its tables that a step pulls: they are sent for when the step begins."""
+    def reads(self, batch: Batch) -> Rows | tuple[Rows, ...]:
+        """The rows of its tables that a step pulls: where they have to travel, they do so during the step before."""
         return batch.halo
 
     def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
@@ -129,8 +129,7 @@ class Method(recurrent.Answers):
         problem = run.problem
         if problem.model.recurrent:
             return recurrent.estimate(run, batch, keep, dropout)
-        for table in run.all_tables():
-            table.prefetch(self.reads(batch))
+        run.prefetch(batch)
         problem.model.train()
         p = Pass(
             num_core=batch.num_core if batch.num_halo and not self.all_rows_teach else None,
@@ -155,6 +154,8 @@ class Method(recurrent.Answers):
         parts: Tensor | None = None,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        features: str | Store = "device",
+        keep_batches: bool = True,
     ) -> Run:
         """This method on this graph and model.
 
@@ -162,6 +163,9 @@ class Method(recurrent.Answers):
             parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph.
             device: where to train; "auto" for the GPU where there is one.
             seed: of batches and dropout masks.
+            features: where the features live: "device", "host", "disk", "auto", or a store of :mod:`lmc.history`; only
+                the rows of a batch travel.
+            keep_batches: keep fixed batches on the device; False builds each anew when its turn comes.
         """
         check_widths(graph, model)
         self.check_kind(model)
@@ -171,12 +175,14 @@ class Method(recurrent.Answers):
         seed = int(seed)
         clusters = self.clusters(graph, parts, seed)
         problem = Problem.of(
-            graph.permute(clusters.order),
+            graph,
             model,
             check_device(device),
             self.aggregates_once,
             self.state_cut,
             self.swaps_dropout,
+            order=clusters.order,
+            features=features,
         )
         if len(problem.matrices) > 1 and not self.several_matrices:
             raise ConfigError(
@@ -184,7 +190,7 @@ class Method(recurrent.Answers):
                 f"{self.title} samples the entries of one; use LMC4Conv"
             )
         model.prepare(problem.P)
-        return Run(self, problem, clusters, seed)
+        return Run(self, problem, clusters, seed, keep_batches)
 
     def check_kind(self, model: Model) -> None:
         """Refuse a recurrent model, or one with layers, where the method trains the other kind."""
@@ -283,7 +289,8 @@ class HistoryMethod(ClusterMethod):
     """A cluster method that keeps histories.
 
     Args:
-        history: where they live: "device", "host", or a store of :mod:`lmc.history`.
+        history: where they live: "device", "host", "disk", "auto" (by free memory), or a store of
+            :mod:`lmc.history`.
     """
 
     history: str | Store = "device"

@@ -277,6 +277,9 @@ class CMC(HistoryMethod):
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
         return {"R2": torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.dtype)}
 
+    def reads(self, batch: Batch) -> tuple[Rows, ...]:
+        return batch.rows, batch.halo
+
     def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
         P = batch.operators[l - 1]
         if l not in run.tables["T"]:

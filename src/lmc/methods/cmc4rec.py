@@ -70,8 +70,8 @@ class CMC4Rec(HistoryMethod):
     def keeps_recurrent(self, problem: Problem) -> Kept:
         return self.keeps(problem)
 
-    def reads(self, batch: Batch) -> Rows:
-        return batch.ext
+    def reads(self, batch: Batch) -> tuple[Rows, ...]:
+        return batch.ext, batch.rows
 
     def outer_states(self, run: Run, batch: Batch) -> Tensor | None:
         return self._outer(run, batch, "H")

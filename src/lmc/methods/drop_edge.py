@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import Batch, Graph
+from lmc.graph import CSR, Batch, Graph
 from lmc.history import Rows, Store
 from lmc.methods.base import Kept, Layout, Method
 from lmc.methods.full import FullBatch
@@ -54,6 +54,10 @@ class DropEdge(Method):
             raise ConfigError(f"expected p in [0, 1) (got {self.p})")
 
     def prepare(self, problem: Problem, seed: int) -> Any:
+        if problem.stored is not None:
+            raise ConfigError(
+                f'expected features="device" for DropEdge (got {problem.features!r}): every epoch sums them anew'
+            )
         return Thinner(problem.graph.adj)
 
     def draw(self, run: Run, epoch: int, start: int) -> Iterator[Batch]:
@@ -65,6 +69,7 @@ class DropEdge(Method):
     def thinned(self, run: Run, epoch: int) -> Run:
         """The run as the inner method sees it in one epoch: the same tables and chance on another graph."""
         problem = run.problem
+        assert isinstance(problem.X, Tensor | CSR)  # prepare refuses others
         adj = run.prepared(self.p, generator(problem.device, run.seed, "edges", epoch))
         graph = dataclasses.replace(problem.graph, adj=adj, x=problem.X)
         return run.seen_by(self.inner, Problem.of(graph, problem.model, problem.device, False, problem.cut))

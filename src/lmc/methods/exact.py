@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lmc.graph import Aggregation, Precomputed
 from lmc.history import Rows, Table
+from lmc.methods.features import row_runs
 from lmc.methods.problem import Problem
 from lmc.methods.recurrent_exact import settle_adjoints, settle_states
 from lmc.models import Operator, Pass
@@ -33,6 +34,8 @@ class Chunk:
 
 MAX_ELEMENTS = 2**28
 """Numbers in the widest state of a chunk and all it reads: 1 GiB of float32."""
+FEW_ELEMENTS = 2**25
+"""The same where memory is short: 128 MiB."""
 
 
 def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]:
@@ -42,13 +45,7 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]
     limit = max_elements // widest
     if n <= limit:
         return [slice(0, n)]
-    read = problem.P.indptr.long().cpu()  # a row reads at most its neighbours; each row is a neighbour of its own
-    chunks, start = [], 0
-    while start < n:
-        stop = int(torch.searchsorted(read, read[start] + limit, right=True)) - 1
-        chunks.append(slice(start, max(stop, start + 1)))
-        start = chunks[-1].stop
-    return chunks
+    return row_runs(problem.P, limit)  # a row reads at most its neighbours; each row is a neighbour of its own
 
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:

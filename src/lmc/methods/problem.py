@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Batch, Extractor, Graph, beside, sparse_product, spmm
+from lmc.graph import CSR, Batch, Extractor, Graph
+from lmc.history import Store, Table
+from lmc.methods.features import aggregated_features, permuted, plain_features, tier_of
 from lmc.models import Model, Operator, Pass
 
 Cut = Literal["before", "after"]
@@ -25,24 +27,27 @@ class Problem:
     """min over the model's parameters of L = 1/|V_L| * sum over labelled i of loss_i.
 
     Args:
-        graph: the graph in run order, on the training device.
+        graph: the graph in run order, on the training device; its features only where they are read there.
         model: the model, on the same device.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
-        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``.
+        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``;
+            a table where it lies on a slower tier.
         aggregated: the first aggregation is constant and was done once.
         cut: where a layer's state lies: before its activation, or after it as the paper's equations read.
         matrices: a wrapped network may aggregate with several matrices of one pattern; ``blocks`` is one of them.
         kinds: which of them each layer reads.
+        features: the tier of X.
     """
 
     graph: Graph
     model: Model
     blocks: Extractor
-    X: Tensor | CSR
+    X: Tensor | CSR | Table
     aggregated: bool
     cut: Cut
     matrices: tuple[Extractor, ...]
     kinds: tuple[int, ...]
+    features: str = "device"
 
     @classmethod
     def of(
@@ -53,8 +58,10 @@ class Problem:
         aggregate: bool = True,
         cut: Cut = "before",
         swap_dropout: bool = False,
+        order: Tensor | None = None,
+        features: str | Store = "device",
     ) -> Problem:
-        """Move graph and model to ``device`` and do once what need not be done again.
+        """Move graph, with its nodes in ``order``, and model to ``device`` and do once what need not be done again.
 
         With ``swap_dropout``, P X is computed once even where the model drops features out before they are
         aggregated; the dropout then falls on P X.
@@ -63,16 +70,20 @@ class Problem:
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
         model.to(device)
         dtype = next(model.parameters()).dtype
-        graph = graph.to(device)
+        aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
+        both = aggregated and model.keeps_features
+        tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
+        graph, table = permuted(graph, order, tier, device)
+        graph = graph.to(device, features=False)
         found, kinds = model.matrices(graph.adj, dtype)
         P = found[0]
-        X = graph.x.to(dtype=dtype)
-        aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
+        X: Tensor | CSR | Table
         if aggregated:
-            PX = sparse_product(P, X) if isinstance(X, CSR) else spmm(P, X)
-            X = beside(PX, X) if model.keeps_features else PX
+            X = aggregated_features(P, graph.x, table, tier, both, dtype)
+        else:
+            X = plain_features(graph.x, table, tier, device, dtype)
         matrices = tuple(Extractor(matrix) for matrix in found)
-        return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds)
+        return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 
     def on(self, kind: int) -> Problem:
         """The same with another of its matrices as P."""
@@ -111,8 +122,16 @@ class Problem:
     def inputs(self, rows: slice | Tensor) -> Tensor | CSR:
         """What the encoder reads for these rows."""
         if isinstance(self.X, CSR):
-            return self.X.select_rows(rows)
+            there = rows if isinstance(rows, slice) else rows.to(self.X.device)
+            return self.X.select_rows(there).to(self.device)
+        if not isinstance(self.X, Tensor):
+            return self.X.pull(rows)
         return self.X[rows] if isinstance(rows, slice) else self.X.index_select(0, rows)
+
+    @property
+    def stored(self) -> Table | None:
+        """The features as a table, where they lie on a slower tier."""
+        return None if isinstance(self.X, Tensor | CSR) else self.X
 
     def forward(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
         """Logits from what :meth:`inputs` gives; the state of every layer is what ``at`` makes of it."""

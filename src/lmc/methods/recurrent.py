@@ -137,8 +137,7 @@ def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
 def local(run: Run, batch: Batch, dropout: bool) -> Local:
     """Solve a batch and differentiate; histories are read and not written."""
     problem, model = run.problem, recurrent_model(run.problem.model)
-    for table in run.all_tables():
-        table.prefetch(run.method.reads(batch))
+    run.prefetch(batch)
     model.train()
     P = operator_of(batch)
     num, rows = P.num_outputs, solved_rows(batch)

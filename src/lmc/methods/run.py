@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Table
+from lmc.history import Table, overwrite
 from lmc.methods import recurrent
+from lmc.methods.ahead import Lookahead
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
@@ -38,7 +39,9 @@ class Run:
     adjoints); ``memo`` the few other numbers it keeps; ``prepared`` what it computed once and could compute again.
     """
 
-    def __init__(self, method: Method, problem: Problem, clusters: Clusters, seed: int) -> None:
+    def __init__(
+        self, method: Method, problem: Problem, clusters: Clusters, seed: int, keep_batches: bool = True
+    ) -> None:
         self.method = method
         self.problem = problem
         self.clusters = clusters
@@ -48,18 +51,21 @@ class Run:
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
+        self.keep_batches = keep_batches
+        self._source: Lookahead | None = None
+        self._sent_for: Batch | None = None
         settles = problem.model.recurrent
-        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded
-        records = (
-            problem.device.type == "cuda" and method.tier.name == "device" and not (settles or problem.model.drives)
-        )
-        self._recorder = Recorder(problem.device, self.generator) if records else None
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
         self.prepared = method.prepare(problem, seed)
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor what
+        # travels between tiers
+        stays = all(t.tier == "device" for t in self.all_tables()) and problem.features == "device"
+        records = problem.device.type == "cuda" and stays and not (settles or problem.model.drives)
+        self._recorder = Recorder(problem.device, self.generator) if records else None
 
     @property
     def H(self) -> dict[int, Table]:
@@ -93,7 +99,8 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        yield from self.method.draw(self, epoch, start)
+        self._source = Lookahead(self.method.draw(self, epoch, start))
+        yield from self._source
 
     def cluster_batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch that are clusters of parts."""
@@ -107,6 +114,7 @@ class Run:
             return self.method.estimate(self, batch, keep=True, dropout=True)
 
         grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
+        self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
@@ -130,9 +138,42 @@ class Run:
         """What the encoder reads for a batch."""
         if batch.x is not None:
             return batch.x
-        if batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows:
-            return self.problem.inputs(batch.rows)
-        return self.problem.inputs(batch.ext)
+        return self.problem.inputs(self._input_rows(batch))
+
+    def _input_rows(self, batch: Batch) -> slice | Tensor:
+        core_alone = batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows
+        return batch.rows if core_alone else batch.ext
+
+    def prefetch(self, batch: Batch) -> None:
+        """Send for the rows that a step on ``batch`` reads, unless they are on their way."""
+        if self._sent_for is batch:
+            return
+        self._sent_for = batch
+        reads = self.method.reads(batch)
+        rows = reads if isinstance(reads, tuple) else (reads,)
+        if self.problem.model.recurrent:  # a solver starts from the tables
+            rows = (*rows, recurrent.solved_rows(batch))
+        for table in self.all_tables():
+            table.prefetch(*rows)
+        if self.problem.stored is not None:
+            self.problem.stored.prefetch(self._input_rows(batch))
+
+    def _look_ahead(self) -> None:
+        """Once a step is launched: send for the rows of the next one. What this step pushed is seen by their pull."""
+        self._sent_for = None
+        if self._source is not None and self._stages and (following := self._source.peek()) is not None:
+            self.prefetch(following)
+
+    @property
+    def _stages(self) -> bool:
+        X = self.problem.stored
+        return any(t.stages for t in self.all_tables()) or (X is not None and X.stages)
+
+    @property
+    def tiers(self) -> dict[str, str]:
+        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"}."""
+        tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
+        return {**tables, "features": self.problem.features}
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""
@@ -145,7 +186,7 @@ class Run:
     def _batch(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:
             return self._fixed[parts]
-        fixed = not self.clusters.redraw and self.method.caches_batches
+        fixed = not self.clusters.redraw and self.method.caches_batches and self.keep_batches
         batch = self.make_batch(self.clusters.core(parts), float(self.num_batches), fixed, slot)
         if fixed:
             self._fixed[parts] = batch
@@ -179,7 +220,7 @@ class Run:
             rows=rows,
             halo=halo,
             operators=operators,
-            x=problem.inputs(first) if isinstance(problem.X, CSR) else None,
+            x=problem.inputs(first) if isinstance(problem.X, CSR) and problem.features == "device" else None,
             y=graph.y[ext],
             labelled=graph.train[ext],
             weight=weight,
@@ -214,9 +255,15 @@ class Run:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a later run needs to go on as if this one had not stopped."""
-        tables = {f"{name}.{l}": t.data() for name, layers in self.tables.items() for l, t in layers.items()}
+        return {**{name: table.data() for name, table in self.named_tables().items()}, **self.small_state()}
+
+    def named_tables(self) -> dict[str, Table]:
+        """The tables, as their rows are named in :meth:`state_dict`."""
+        return {f"{name}.{l}": t for name, layers in self.tables.items() for l, t in layers.items()}
+
+    def small_state(self) -> dict[str, Tensor]:
+        """The rest of :meth:`state_dict`."""
         return {
-            **tables,
             **{f"memo.{name}": value for name, value in self.memo.items()},
             "generator": self.generator.get_state(),
             "order": self.clusters.order,
@@ -224,9 +271,10 @@ class Run:
             "epoch": torch.tensor(self.epoch),
         }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take up ``state``; the run must be bound to the same graph, partition and method."""
-        missing = [key for key in self.state_dict() if key not in state]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up ``state``; the run must be bound to the same graph, partition and method. Tables may be anything with
+        a shape whose rows can be read a run at a time."""
+        missing = [key for key in (*self.named_tables(), *self.small_state()) if key not in state]
         if missing:
             raise CheckpointError(f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'})")
         offsets = torch.tensor(self.clusters.offsets)
@@ -236,15 +284,14 @@ class Run:
             )
         for name, value in self.memo.items():
             value.copy_(state[f"memo.{name}"])
-        for name, layers in self.tables.items():
-            for l, table in layers.items():
-                kept, mine = state[f"{name}.{l}"], table.data()
-                if kept.shape != mine.shape:
-                    raise CheckpointError(
-                        f"history {name}[{l}] has shape {list(mine.shape)} but the state holds {list(kept.shape)}: "
-                        "bind the method to this graph again"
-                    )
-                mine.copy_(kept)
+        for name, table in self.named_tables().items():
+            kept, mine = state[name], table.data()
+            if tuple(kept.shape) != tuple(mine.shape):
+                raise CheckpointError(
+                    f"history {'{}[{}]'.format(*name.split('.'))} has shape {list(mine.shape)} but the state holds "
+                    f"{list(kept.shape)}: bind the method to this graph again"
+                )
+            overwrite(table, kept)
         self.generator.set_state(state["generator"].cpu())
         self.epoch = int(state["epoch"])
 

@@ -25,12 +25,11 @@ from lmc.models import sign as sign_model
 class Hops:
     """X, P X, ..., P^k X: the features as they are, the others as tables."""
 
-    X: Tensor | CSR
+    problem: Problem
     tables: Sequence[Table]
 
     def rows(self, rows: Tensor) -> list[Tensor | CSR]:
-        first = self.X.select_rows(rows) if isinstance(self.X, CSR) else self.X.index_select(0, rows)
-        return [first, *(table.pull(rows) for table in self.tables)]
+        return [self.problem.inputs(rows), *(table.pull(rows) for table in self.tables)]
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class SIGN(SeedMethod):
                 chunk = cut(problem, rows, 1)
                 below = problem.inputs(chunk.ext) if len(tables) == 1 else tables[-2].pull(chunk.ext)
                 tables[-1].push(rows, chunk.operator(below.to_dense() if isinstance(below, CSR) else below))
-        return Hops(problem.X, tables)
+        return Hops(problem, tables)
 
     def grow(self, run: Run, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
         return seeds[:0], tuple(Precomputed(seeds.numel()) for _ in range(run.problem.model.num_layers))

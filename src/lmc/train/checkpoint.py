@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import CheckpointError
+from lmc.history import Table
 from lmc.methods import Run
-from lmc.results import replace
+from lmc.results import replace, replacing
+from lmc.train import tensorfile
 
 FILE = "checkpoint.safetensors"
 
@@ -31,9 +34,9 @@ class Position:
 
 def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
     """Write parameters, buffers, optimiser, histories, partition and generators; at once or not at all."""
-    tensors = _tensors(run, optimizer)
-    content = safetensors.torch.save(tensors, metadata={"position": json.dumps(vars(position))})
-    replace(run_dir / FILE, content)
+    entries: dict[str, Tensor | Table] = {f"run.{k}": t for k, t in run.named_tables().items()}
+    with replacing(run_dir / FILE) as file:
+        tensorfile.write(file, entries | _tensors(run, optimizer), {"position": json.dumps(vars(position))})
 
 
 def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position | None:
@@ -43,7 +46,8 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
         return None
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tables = {f"run.{name}" for name in run.named_tables()}
+            tensors = {key: file.get_tensor(key) for key in file.keys() if key not in tables}  # noqa: SIM118
             position = Position(**json.loads(file.metadata()["position"]))
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -54,7 +58,8 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
     if {k: (v.shape, v.dtype) for k, v in model.items()} != {k: (v.shape, v.dtype) for k, v in own.items()}:
         raise CheckpointError(f"expected the model that {path} was saved from (got parameters of other shape or type)")
     run.problem.model.load_state_dict(model)
-    run.load_state_dict(_prefixed(tensors, "run."))
+    kept = {key: value for key, value in tensorfile.saved(path).items() if key in tables}
+    run.load_state_dict(_prefixed(tensors, "run.") | _prefixed(kept, "run."))
     _load_optimizer(optimizer, _prefixed(tensors, "optimizer."))
     return position
 
@@ -67,7 +72,7 @@ def save_parameters(path: Path, model: nn.Module) -> None:
 
 def _tensors(run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
-    tensors |= {f"run.{k}": v for k, v in run.state_dict().items()}
+    tensors |= {f"run.{k}": v for k, v in run.small_state().items()}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
@@ -82,5 +87,5 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _prefixed(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _prefixed(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError, Interrupted
 from lmc.graph import Graph
+from lmc.history import Store
 from lmc.methods import Method, Run
+from lmc.methods.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.models import Model
 from lmc.results import EpochRecord, RunRecord, append_line, read_lines, replace, write_lines
 from lmc.train import checkpoint
@@ -74,6 +76,8 @@ def fit(
     resume: bool = False,
     device: str | torch.device = "auto",
     checkpoint_seconds: float = 30.0,
+    features: str | Store = "device",
+    keep_batches: bool = True,
     on_epoch: Callable[[EpochRecord], None] | None = None,
     progress: bool = False,
 ) -> RunRecord:
@@ -87,6 +91,7 @@ def fit(
             of the best validation epoch).
         resume: continue the run in ``run_dir``; on a CPU it ends bit-identical to one that never stopped.
         device: "auto" takes the GPU where there is one.
+        features, keep_batches: what stays on the device (:meth:`lmc.methods.base.Method.bind`).
         on_epoch: called with every epoch's record as it comes.
         progress: show a bar on standard error.
 
@@ -95,7 +100,7 @@ def fit(
     settings = Settings(epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds)
     if not isinstance(method, Method):
         raise ConfigError(f"expected a method such as lmc.methods.LMC4Conv() (got {method!r})")
-    run = method.bind(graph, model, parts=parts, device=device, seed=seed)
+    run = method.bind(graph, model, parts=parts, device=device, seed=seed, features=features, keep_batches=keep_batches)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
     with stop_on_interrupt() as stop, progress_bar(epochs) if progress else nullcontext(_ignore) as show:
@@ -149,7 +154,7 @@ def train(
 
         epoch = position.epoch + 1
         due = settings.eval_every and (epoch % settings.eval_every == 0 or epoch == settings.epochs)
-        scores = evaluate_problem(run.problem, run.method.tier, start=run.H.get(1)) if due else None
+        scores = _evaluate(run) if due else None
         record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores, run.solves())
         position.epoch, position.step, position.loss = epoch, 0, 0.0
         if run_dir is not None:
@@ -163,6 +168,12 @@ def train(
         yield record
         if stop() and epoch < settings.epochs:
             _interrupt(run_dir, run, optimizer, position)
+
+
+def _evaluate(run: Run) -> dict[str, float]:
+    """Scores of the run's model; in small pieces where memory is short enough to keep rows elsewhere."""
+    roomy = set(run.tiers.values()) == {"device"}
+    return evaluate_problem(run.problem, run.method.tier, MAX_ELEMENTS if roomy else FEW_ELEMENTS, start=run.H.get(1))
 
 
 def config_of(run: Run, settings: Settings) -> dict[str, Any]:

@@ -1,0 +1,215 @@
+"""What a run will hold on every tier, and what a step takes, before anything of it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Graph
+from lmc.history import Store
+from lmc.methods import BackwardSGD, ClusterMethod, HistoryMethod, Method, Problem
+from lmc.models import Model
+from lmc.sampling import Clusters
+
+ROOM = 0.9
+"""Of a memory limit, what a plan may fill: allocators waste some."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that stays in memory between steps."""
+
+    name: str
+    tier: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run holds between steps (``items``), and the peak of a step beyond it, on its largest batch.
+
+    On a CPU the device is the host: ``device`` counts both.
+    """
+
+    items: tuple[Item, ...]
+    step: int
+    batch: BatchSize
+    num_batches: int
+    on_host: bool
+
+    @property
+    def device(self) -> int:
+        """Bytes of the training device's memory at the peak of a step."""
+        here = {"device", "host"} if self.on_host else {"device"}
+        return self.step + sum(item.size for item in self.items if item.tier in here)
+
+    def tier(self, name: str) -> int:
+        """Bytes that stay on a tier."""
+        return sum(item.size for item in self.items if item.tier == name)
+
+
+@dataclass(frozen=True)
+class Division:
+    """A graph and its parts, made once, for plans of several batch sizes."""
+
+    graph: Graph
+    parts: Tensor
+    seed: int
+
+    def clusters(self, method: ClusterMethod) -> Clusters:
+        return method.clusters(self.graph, self.parts, self.seed)
+
+
+def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
+    """The graph in the parts that ``method`` would train on."""
+    if not isinstance(method, ClusterMethod) or isinstance(method, BackwardSGD):
+        raise ConfigError(
+            f"expected a method whose batches are parts of the graph and their neighbours (got {method.title}): "
+            "a plan needs one, e.g. --method cmc"
+        )
+    return Division(graph, method.parts_of(graph, seed), seed)
+
+
+def plan(
+    division: Division,
+    model: Model,
+    method: Method,
+    device: torch.device | str = "cpu",
+    features: str | Store = "device",
+    keep_batches: bool = True,
+) -> Plan:
+    """The plan of ``method.bind(graph, model, ...)`` with these settings."""
+    assert isinstance(method, ClusterMethod)
+    device, graph = torch.device(device), division.graph
+    clusters = division.clusters(method)
+    sizes = batch_sizes(graph, clusters)
+    largest = max(sizes, key=lambda s: s.rows)
+    found = probe(graph, model, method, largest, device, features, keep_batches)
+    problem, n = found.run.problem, graph.num_nodes
+    item = problem.dtype.itemsize
+    items = [
+        Item(f"history {name}[{l}]", table.tier, n * table.data().shape[1] * item)
+        for name, layers in found.run.tables.items()
+        for l, table in layers.items()
+    ]
+    items += _features(graph, problem)
+    items.append(Item("structure", "device", _structure(graph, problem)))
+    if keep_batches and not method.redraw and method.caches_batches:
+        mean = sum(s.rows for s in sizes) / len(sizes)
+        items.append(Item("batches", "device", round(found.batch * clusters.num_batches * mean / largest.rows)))
+    each = [p.numel() * p.element_size() for p in model.parameters()]
+    buffers = sum(b.numel() * b.element_size() for b in model.buffers())
+    # the parameters and Adam's two moments; gradients are made by every step, and counted with it
+    items.append(Item("parameters and optimiser", "device", 3 * sum(each) + buffers))
+    return Plan(tuple(items), found.step, largest, clusters.num_batches, device.type == "cpu")
+
+
+def _features(graph: Graph, problem: Problem) -> list[Item]:
+    x, n, item = graph.x, graph.num_nodes, problem.dtype.itemsize
+    if isinstance(x, CSR):
+        size = x.nnz * (4 + item) + 4 * (n + 1)
+        return [Item("features", problem.features, size)]
+    X = problem.X if problem.stored is None else problem.stored.data()
+    assert isinstance(X, Tensor)
+    items = [Item("features" if not problem.aggregated else "P X", problem.features, n * X.shape[1] * item)]
+    moved = problem.features == "device" and problem.device.type != "cpu"
+    if problem.aggregated or moved or x.dtype != problem.dtype:
+        tier = "disk" if problem.features == "disk" else "host"
+        items.append(Item("features as given", tier, x.numel() * x.element_size()))
+    return items
+
+
+def _structure(graph: Graph, problem: Problem) -> int:
+    n, nnz = graph.num_nodes, graph.adj.nnz
+    matrix = (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1)
+    copies = len(problem.matrices) * (1 if problem.P.symmetric else 2)
+    targets = graph.y.numel() * graph.y.element_size() + 3 * n
+    # the pattern, P, and one number a node: its place in the user's graph, and in a block being cut
+    return copies * matrix + 4 * (nnz + n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Settings that fit, the options that name them, and their plan."""
+
+    method: ClusterMethod
+    features: str | Store
+    keep_batches: bool
+    options: tuple[str, ...]
+    plan: Plan
+
+
+def remedy(
+    division: Division,
+    model: Model,
+    method: ClusterMethod,
+    limit: int,
+    device: torch.device | str = "cpu",
+    features: str | Store = "device",
+    keep_batches: bool = True,
+) -> Remedy | None:
+    """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
+    for changed, where, keep, options in _changes(division, method, torch.device(device), features, keep_batches):
+        found = plan(division, model, changed, device, where, keep)
+        if found.device <= ROOM * limit:
+            return Remedy(changed, where, keep, options, found)
+    return None
+
+
+def _changes(
+    division: Division, method: ClusterMethod, device: torch.device, features: str | Store, keep_batches: bool
+) -> Iterator[tuple[ClusterMethod, str | Store, bool, tuple[str, ...]]]:
+    """Single changes from the cheapest on, then all of them at once, then smaller and smaller batches."""
+    tiers = ["disk"] if device.type == "cpu" else ["host", "disk"]
+    keeps = isinstance(method, HistoryMethod)
+    sparse = isinstance(division.graph.x, CSR)
+    away = [] if sparse and device.type == "cpu" else ["host"] if sparse else tiers
+    for tier in tiers if keeps else ():
+        yield _at(method, tier), features, keep_batches, (f"--history {tier}",)
+    if keep_batches:
+        yield method, features, False, ("--rebuild-batches",)
+    for tier in away:
+        yield method, tier, keep_batches, (f"--features {tier}",)
+    last, where = _at(method, tiers[-1]) if keeps else method, away[-1] if away else features
+    options = tuple(([f"--history {tiers[-1]}"] if keeps else []) + ([f"--features {where}"] if away else []))
+    yield last, where, keep_batches, options
+    options = (*options, "--rebuild-batches")
+    yield last, where, False, options
+    c = division.clusters(method).per_batch // 2
+    while c >= 1:
+        yield dataclasses.replace(last, clusters_per_batch=c), where, False, (*options, f"--clusters {c}")
+        c //= 2
+
+
+def _at(method: ClusterMethod, tier: str) -> ClusterMethod:
+    return dataclasses.replace(method, history=tier)  # type: ignore[call-arg]
+
+
+def largest_clusters(
+    division: Division,
+    model: Model,
+    method: ClusterMethod,
+    limit: int,
+    device: torch.device | str = "cpu",
+    features: str | Store = "device",
+    keep_batches: bool = True,
+) -> int | None:
+    """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
+
+    def fits(c: int) -> bool:
+        changed = dataclasses.replace(method, clusters_per_batch=c)
+        return plan(division, model, changed, device, features, keep_batches).device <= ROOM * limit
+
+    low, high = 0, int(division.parts.max()) + 1
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low or None

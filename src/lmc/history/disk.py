@@ -1,0 +1,92 @@
+"""A file on disk, mapped into memory: for tables that fit nowhere else."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError
+from lmc.history.base import Rows, Table
+from lmc.history.staged import StagedTable
+
+RESIDENT = 2**26
+"""Bytes of a table's file that may stay mapped; beyond, pages are handed back to the system, which keeps them cached as
+long as nobody else wants the memory."""
+
+
+class DiskTable(StagedTable):
+    """Rows in a file of its own that has no name any more: however the process ends, the file goes with it."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        path: str | Path | None = None,
+        behind: bool | None = None,
+    ) -> None:
+        size = max(1, num_rows * width) * dtype.itemsize
+        self._map = _mapped(size, path)
+        self._touched = 0
+        rows = torch.frombuffer(self._map, dtype=dtype, count=num_rows * width) if num_rows * width else None
+        shaped = torch.zeros(num_rows, width, dtype=dtype) if rows is None else rows.view(num_rows, width)
+        super().__init__(shaped, device, behind, tier="disk")
+
+    def _gather(self, rows: Rows) -> Tensor:
+        found = super()._gather(rows)
+        # a view of mapped pages would fault in behind our count
+        found = found.clone() if isinstance(rows, slice) and not self._cuda else found
+        self._count(found)
+        return found
+
+    def _change(self, rows: Rows, values: Tensor, adds: bool) -> None:
+        super()._change(rows, values, adds)
+        self._count(values)
+
+    def _count(self, values: Tensor) -> None:
+        """Hand pages back once enough of them were touched; a row touches a page at least."""
+        pages = max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
+        self._touched += values.shape[0] * pages
+        if self._touched > RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: what was written stays written
+            self._touched = 0
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Rows in a file, mapped into memory, removed at the end.
+
+    Args:
+        path: the folder for it; by default the system's folder for temporary files. One on a fast local disk, with
+            room for the tables, and not a file system in memory (where /tmp is one, name another).
+    """
+
+    path: str | Path | None = None
+    name: str = "disk"
+
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
+        return DiskTable(num_rows, width, dtype, device, self.path)
+
+
+def _mapped(size: int, path: str | Path | None) -> mmap.mmap:
+    folder = Path(tempfile.gettempdir() if path is None else path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a disk that fills up later would end the process
+            else:
+                file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise ConfigError(
+            f"expected a folder with {size / 1e9:.2g} GB of room for a table (got {folder}: {error.strerror}): "
+            "name another one, Disk(path=...), or $TMPDIR"
+        ) from error

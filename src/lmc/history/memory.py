@@ -1,0 +1,42 @@
+"""How much memory is free."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+_MEMINFO = Path("/proc/meminfo")
+_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors on ``device`` may take."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    return min(_system(), *_containers())
+
+
+def _system() -> int:
+    if _MEMINFO.exists():
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _containers() -> list[int]:
+    """What the limits of a container leave; a large number where there is none."""
+    left = [2**62]
+    for limit, used in _LIMITS:
+        if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
+            left.append(max(0, int(limit.read_text()) - int(used.read_text())))
+    return left

@@ -1,0 +1,67 @@
+"""``lmc train`` with tiers, plans and limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lmc.cli.planning import parse_memory
+
+Invoke = Callable[..., tuple[int, str]]
+
+SMALL = ("tiny-like", "--hidden", "16", "--layers", "3", "--parts", "8")
+
+
+def test_a_dry_run_says_what_lies_where_and_trains_nothing(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL, "--method", "lmc", "--dry-run", "--history", "disk")
+    assert code == 0, said
+    for fact in ("history H[2] │ disk", "history V[2] │ disk", "P X │ device", "structure", "batches", "optimiser"):
+        assert fact in said
+    assert "a step, at its peak" in said
+    assert "memory at the peak of a step" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_does_not_fit_is_refused_before_training(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL, "--clusters", "4", "--memory", "2MB")
+    assert code == 2
+    assert "expected a run within 2.0 MB (got a plan of" in said
+    assert "--history disk" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_clusters_auto_takes_what_fits(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL, "--clusters", "auto", "--memory", "1GB", "--epochs", "1", "--run-dir", "r")
+    assert code == 0, said
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["clusters_per_batch"] == 8
+    code, said = invoke("train", *SMALL, "--clusters", "some")
+    assert code == 2
+    assert "a whole number or auto" in said
+
+
+def test_everything_on_disk_trains_and_says_so(invoke: Invoke, tmp_path: Path) -> None:
+    base = ("train", *SMALL, "--clusters", "2", "--epochs", "3", "--seed", "2")
+    away = ("--history", f"disk:{tmp_path / 'there'}", "--features", "disk", "--rebuild-batches")
+    assert invoke(*base, "--run-dir", "here")[0] == 0
+    code, said = invoke(*base, *away, "--run-dir", "away")
+    assert code == 0, said
+    assert "T[2], T[3], M[2], M[3], features on disk" in said
+    lines = [(tmp_path / folder / "epochs.jsonl").read_text().splitlines() for folder in ("here", "away")]
+    losses = [[json.loads(line)["loss"] for line in text] for text in lines]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+@pytest.mark.parametrize(("text", "size"), [("4GB", 4e9), ("1.5 g", 1.5e9), ("800MB", 8e8), ("12345", 12345)])
+def test_memory_is_read_as_people_write_it(text: str, size: float) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["much", "-1GB", "1.2.3GB", "0GB"])
+def test_other_amounts_of_memory_are_refused(invoke: Invoke, text: str) -> None:
+    code, said = invoke("train", *SMALL, "--memory", text)
+    assert code == 2
+    assert "such as 4GB" in said

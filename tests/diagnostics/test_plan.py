@@ -1,0 +1,152 @@
+"""A plan made beforehand against what is then measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+import lmc
+from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, remedy
+from lmc.diagnostics.plan import ROOM, Division
+from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
+from lmc.errors import ConfigError
+from lmc.methods import CMC, GAS, FullBatch, HistoryMethod, LMC4Conv
+from lmc.models import GCN, SAGE, Model
+
+
+@pytest.fixture(scope="module")
+def graph() -> lmc.Graph:
+    return lmc.load("arxiv-like@0.1")
+
+
+@pytest.fixture(scope="module")
+def division(graph: lmc.Graph) -> Division:
+    return divide(graph, GAS(20, 4))
+
+
+def model_for(g: lmc.Graph, width: int = 128) -> Model:
+    return GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=0.5, norm="batch")
+
+
+SETTINGS = {"device": ("device", "device", True), "disk": ("disk", "disk", False)}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("cls", [LMC4Conv, CMC, GAS])
+def test_a_plan_is_within_15_percent_of_what_is_measured(
+    division: Division, cls: type[HistoryMethod], setting: str
+) -> None:
+    history, features, keep = SETTINGS[setting]
+    g, method = division.graph, cls(20, 4, history=history)
+    model = model_for(g)
+    found = plan(division, model, method, "cpu", features, keep)
+    run = method.bind(g, model, division.parts, features=features, keep_batches=keep)
+    batches = list(run.batches())
+    for batch in batches:
+        run.accumulate(batch)
+    model.zero_grad(set_to_none=True)
+    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
+    assert (found.batch.core, found.batch.halo) == (largest.num_core, largest.num_halo)
+
+    def step() -> None:
+        run.accumulate(largest if keep else run.make_batch(largest.rows, largest.weight))
+
+    assert found.step == pytest.approx(peak_bytes(step, run.problem.device), rel=0.15)
+    sizes = {item.name: item.size for item in found.items}
+    measured = memory(run, largest)
+    tables = sum(size for name, size in sizes.items() if name.startswith("history"))
+    stored = sizes["P X"] if features == "disk" else 0
+    assert measured.tiers == {history: tables + stored}
+    kept_here = sizes["structure"] + (0 if features == "disk" else sizes["P X"])
+    assert kept_here == pytest.approx(measured.graph, rel=0.15)
+    assert sizes["parameters and optimiser"] == pytest.approx(3 * measured.parameters, rel=0.01)
+    assert ("batches" in sizes) == keep
+    if keep:
+        assert sizes["batches"] == pytest.approx(sum(held(b) for b in batches), rel=0.15)
+
+
+def test_a_plan_sees_two_matrices_where_the_transpose_is_another(division: Division) -> None:
+    g = division.graph
+    model = SAGE(g.num_features, 16, g.num_classes, num_layers=2)
+    method = LMC4Conv(20, 4)
+    found = plan(division, model, method)
+    run = method.bind(g, model, division.parts)
+    sizes = {item.name: item.size for item in found.items}
+    assert sizes["P X"] == run.problem.X.numel() * 4
+    gcn = plan(division, model_for(g), method)
+    assert sizes["structure"] > 1.5 * {item.name: item.size for item in gcn.items}["structure"]
+
+
+def test_a_batch_is_measured_as_it_will_be(division: Division) -> None:
+    method = LMC4Conv(20, 4)
+    run = method.bind(division.graph, model_for(division.graph, 8), division.parts)
+    for size, batch in zip(batch_sizes(division.graph, division.clusters(method)), run.batches(0), strict=True):
+        assert (size.core, size.halo) == (batch.num_core, batch.num_halo)
+        entries = size.inside + 2 * size.across + size.around
+        assert entries == batch.operators[-1].forward.nnz - size.rows
+
+
+def test_a_stand_in_has_the_proportions_it_was_asked_for(graph: lmc.Graph) -> None:
+    size = BatchSize(core=400, halo=900, inside=2400, across=2000, around=5000)
+    stand_in, parts = proportioned(graph, size)
+    run = LMC4Conv(clusters_per_batch=1).bind(stand_in, model_for(graph, 8), parts)
+    batch = next(b for b in run.batches() if b.num_core == 400)
+    assert batch.num_halo == 900
+    assert batch.operators[-1].forward.nnz == pytest.approx(1300 + 2400 + 4000 + 5000, rel=0.03)
+
+
+def test_sparse_and_multi_label_graphs_have_a_plan() -> None:
+    g = lmc.load("ppi-like@0.1")
+    sparse = dataclasses.replace(g, x=_sparse(g.x))
+    for h in (g, sparse):
+        method = GAS(6, 2)
+        model = GCN(h.num_features, 16, h.num_classes)
+        found = plan(divide(h, method), model, method)
+        run = method.bind(h, model, divide(h, method).parts)
+        batch = max(run.batches(), key=lambda b: b.num_core + b.num_halo)
+        step = functools.partial(run.accumulate, batch)
+        step()
+        assert found.step == pytest.approx(peak_bytes(step, run.problem.device), rel=0.25)
+
+
+def _sparse(x: torch.Tensor) -> lmc.graph.CSR:
+    from lmc.graph.csr import from_rows
+
+    rows, cols = (x > 0.5).nonzero(as_tuple=True)
+    return from_rows(rows, cols, x[rows, cols], (x.shape[0], x.shape[1]))
+
+
+def test_a_run_that_does_not_fit_is_told_the_gentlest_option_that_makes_it(division: Division) -> None:
+    method, model = CMC(20, 4), model_for(division.graph, 32)
+    whole = plan(division, model, method).device
+    tables = plan(division, model, dataclasses.replace(method, history="disk")).device
+    assert tables < whole
+    found = remedy(division, model, method, int((whole + tables) / 2 / ROOM))
+    assert found is not None
+    assert found.options == ("--history disk",)
+    assert found.plan.device == tables
+    tight = remedy(division, model, method, int(0.6 * tables))
+    assert tight is not None
+    assert tight.options[:3] == ("--history disk", "--features disk", "--rebuild-batches")
+    assert tight.plan.device <= 0.6 * tables
+    assert remedy(division, model, method, 10**6) is None
+
+
+def test_the_largest_batch_that_fits_is_found(division: Division) -> None:
+    method, model = GAS(20, 4), model_for(division.graph, 64)
+
+    def size(c: int) -> int:
+        return plan(division, model, dataclasses.replace(method, clusters_per_batch=c)).device
+
+    limit = int((size(7) + size(8)) / 2 / ROOM)
+    assert largest_clusters(division, model, method, limit) == 7
+    assert largest_clusters(division, model, method, 10**12) == 20
+    assert largest_clusters(division, model, method, 10**6) is None
+
+
+def test_methods_without_parts_have_no_plan(graph: lmc.Graph) -> None:
+    with pytest.raises(ConfigError, match=r"batches are parts of the graph .* \(got Full batch \(GD\)\)"):
+        divide(graph, FullBatch())

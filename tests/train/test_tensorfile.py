@@ -1,0 +1,56 @@
+"""Files written piece by piece are safetensors files like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors
+import torch
+
+from helpers import chance, make, parts_of, random_graph
+from lmc.history import Disk, Pinned, Store
+from lmc.methods import CMC
+from lmc.train import checkpoint, tensorfile
+
+
+@pytest.mark.parametrize("chunk", [4, 2**24], ids=["pieces", "at once"])
+@pytest.mark.parametrize("tier", [Disk(), Pinned()], ids=lambda tier: tier.name)
+def test_what_is_written_is_read_by_the_librarys_own_reader(
+    tier: Store, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorfile, "CHUNK", chunk)
+    rows = torch.randn(7, 3, generator=chance())
+    table = tier.table(7, 3, torch.float32, torch.device("cpu"))
+    table.push(slice(0, 7), rows)
+    plain = {
+        "a": torch.arange(3),
+        "b": torch.tensor(2.5, dtype=torch.float64),
+        "c": torch.tensor([True, False, True]),
+        "d": rows.t().bfloat16(),
+    }
+    path = tmp_path / "file.safetensors"
+    with path.open("wb") as file:
+        tensorfile.write(file, {**plain, "table": table}, {"said": "so"})
+    with safetensors.safe_open(path, framework="pt") as opened:
+        assert opened.metadata() == {"said": "so"}
+        for name, value in {**plain, "table": rows}.items():
+            assert torch.equal(opened.get_tensor(name), value)
+    found = tensorfile.saved(path)["table"]
+    assert (found.shape, found.dtype) == ((7, 3), torch.float32)
+    assert torch.equal(found[2:5], rows[2:5])
+
+
+def test_a_run_on_disk_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    g = random_graph()
+    method = CMC(clusters_per_batch=2, history="disk")
+    model, other = make("gcn", g), make("gcn", g, seed=8)
+    run = method.bind(g, model, parts_of(g), features="disk")
+    run.refresh()
+    for batch in run.batches():
+        run.accumulate(batch)
+    checkpoint.save(tmp_path, run, torch.optim.Adam(model.parameters()), checkpoint.Position(epoch=1))
+    again = method.bind(g, other, parts_of(g), features="disk")
+    assert checkpoint.load(tmp_path, again, torch.optim.Adam(other.parameters())) == checkpoint.Position(epoch=1)
+    for a, b in zip(run.all_tables(), again.all_tables(), strict=True):
+        assert torch.equal(a.data(), b.data())
