@@ -107,16 +107,8 @@ def _time_pyg(graph: Graph, setup: Setup, device: torch.device) -> EpochTiming:
     )
 
 
-def _time_method(
-    label: str,
-    method: Method,
-    graph: Graph,
-    setup: Setup,
-    device: torch.device,
-    pyg_ms: float | None,
-    full_ms: float | None,
-) -> EpochTiming:
-    before = allocated_bytes(device)
+def ready(method: Method, graph: Graph, setup: Setup, device: torch.device) -> tuple[Run, torch.optim.Adam]:
+    """A method bound to a GCN with exact histories, and the optimiser of its parameters."""
     model = GCN(
         graph.num_features,
         setup.hidden,
@@ -129,6 +121,20 @@ def _time_method(
     run = method.bind(graph, model, device=device, seed=setup.seed)
     run.refresh()
     optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
+    return run, optimizer
+
+
+def _time_method(
+    label: str,
+    method: Method,
+    graph: Graph,
+    setup: Setup,
+    device: torch.device,
+    pyg_ms: float | None,
+    full_ms: float | None,
+) -> EpochTiming:
+    before = allocated_bytes(device)
+    run, optimizer = ready(method, graph, setup, device)
     batches = list(run.batches())
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
     # before any step is recorded: a replay allocates nothing, its memory being set aside for good

@@ -9,11 +9,10 @@ from statistics import median
 
 import torch
 
-from lmc.bench.epoch import Setup
+from lmc.bench.epoch import Setup, ready
 from lmc.bench.measure import wait
 from lmc.graph import Aggregation, Graph
 from lmc.methods import Method
-from lmc.models import GCN
 
 
 @dataclass(frozen=True)
@@ -41,18 +40,7 @@ def time_sampling(
     label: str, graph: Graph, method: Method, setup: Setup, device: torch.device, steps: int = 20
 ) -> SamplingTiming:
     """Time ``steps`` steps of a GCN after ``setup.warmup`` more, over as many epochs as that takes."""
-    model = GCN(
-        graph.num_features,
-        setup.hidden,
-        graph.num_classes,
-        num_layers=setup.layers,
-        dropout=setup.dropout,
-        norm=setup.norm,
-        seed=setup.seed,
-    )
-    run = method.bind(graph, model, device=device, seed=setup.seed)
-    run.refresh()
-    optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
+    run, optimizer = ready(method, graph, setup, device)
     epochs = -(-(steps + setup.warmup) // run.num_batches)
     batches = islice(chain.from_iterable(run.batches(k) for k in range(epochs)), steps + setup.warmup)
     draws, uses, rows, entries = [], [], [], []

@@ -20,7 +20,7 @@ from lmc.cli.build import build_methods
 from lmc.cli.choices import MethodChoice, MethodOptions, parse_methods
 from lmc.cli.speech import STOPPED
 from lmc.cli.timing import parse_configs
-from lmc.errors import ConfigError
+from lmc.errors import CheckpointError, ConfigError
 from lmc.methods import Method
 from lmc.results import replace
 from lmc.train import stop_on_interrupt
@@ -42,6 +42,15 @@ class Pace:
 
     def over(self) -> bool:
         return self.limit is not None and time.monotonic() - self.start >= self.limit
+
+
+def known(book: Book[C, R]) -> Book[C, R]:
+    """The book, where it has lines to show."""
+    if not book.lines.exists():
+        raise CheckpointError(
+            f"expected a folder with a {book.lines.name} (got {book.folder}): name one with --run-dir"
+        )
+    return book
 
 
 def parse_list(text: str, flag: str, one: Callable[[str], T]) -> list[T]:

@@ -26,6 +26,7 @@ from lmc.cli.cells import (
     choices_of,
     config_names,
     first_of,
+    known,
     markdown,
     methods_in,
     parse_list,
@@ -37,7 +38,7 @@ from lmc.cli.cells import (
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
 from lmc.cli.speech import console, error_figure, facts
 from lmc.cli.training import device_name
-from lmc.errors import CheckpointError, ConfigError
+from lmc.errors import ConfigError
 from lmc.methods import Method
 from lmc.methods.run import check_device
 
@@ -69,9 +70,7 @@ def gradients_command(choice: GradientsChoice, model: ModelChoice, where: RunCho
     folder = where.run_dir or Path("runs/bench/gradients")
     book = Book(folder, "gradients", GradientCell, GradientRecord)
     if choice.summary_only:
-        if not book.lines.exists():
-            raise CheckpointError(f"expected a folder with a {book.lines.name} (got {folder}): name one with --run-dir")
-        _show(out, book)
+        _show(out, known(book))
         return
     device, choices = check_device(where.device), choices_of(choice.methods)
     names = parse_list(choice.datasets, "DATASETS", str)

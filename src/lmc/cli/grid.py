@@ -18,6 +18,7 @@ from lmc.cli.cells import (
     choices_of,
     config_names,
     first_of,
+    known,
     markdown,
     methods_in,
     parse_list,
@@ -29,7 +30,7 @@ from lmc.cli.cells import (
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name
 from lmc.cli.training import device_name
-from lmc.errors import CheckpointError, ConfigError
+from lmc.errors import ConfigError
 from lmc.methods.run import check_device
 from lmc.report import grid_figure, save
 
@@ -61,9 +62,7 @@ def grid_command(data: DataChoice, choice: GridChoice, model: ModelChoice, where
     folder = where.run_dir or Path("runs/bench") / file_name(f"grid-{data.source}{scale}")
     book = Book(folder, "grid", GridCell, GridRecord)
     if choice.summary_only:
-        if not book.lines.exists():
-            raise CheckpointError(f"expected a folder with a {book.lines.name} (got {folder}): name one with --run-dir")
-        _show(out, book)
+        _show(out, known(book))
         return
     device, configs, choices = check_device(where.device), _configs(choice), choices_of(choice.methods)
     methods = {config: methods_in(config, choices) for config in configs}

@@ -19,7 +19,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
 from lmc.history import Rows
 from lmc.methods import recurrent
@@ -52,8 +51,7 @@ class CMC4Rec(HistoryMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.q <= 1:
-            raise ConfigError(f"expected q in (0, 1] (got {self.q}): histories need steps without dropout")
+        recurrent.check_share(self.q)
 
     @property
     def calm_share(self) -> float | None:

@@ -44,8 +44,7 @@ class LMC4Rec(HistoryMethod):
         super().__post_init__()
         if self.update not in ("solution", "step"):
             raise ConfigError(f'expected update "solution" or "step" (got {self.update!r})')
-        if not 0 < self.q <= 1:
-            raise ConfigError(f"expected q in (0, 1] (got {self.q}): histories need steps without dropout")
+        recurrent.check_share(self.q)
 
     @property
     def calm_share(self) -> float | None:

@@ -196,6 +196,12 @@ class Answers:
             run.tables[name][1].push(found.rows, values)
 
 
+def check_share(q: float) -> None:
+    """A share of steps without dropout that keeps the histories alive."""
+    if not 0 < q <= 1:
+        raise ConfigError(f"expected q in (0, 1] (got {q}): histories need steps without dropout")
+
+
 def calm(run: Run, batch: Batch, q: float | None) -> bool:
     """Whether this step runs without dropout and updates the histories; chance q, a matter of seed, epoch and slot."""
     model = run.problem.model

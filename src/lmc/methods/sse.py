@@ -50,8 +50,7 @@ class SSE(HistoryMethod):
         super().__post_init__()
         if not 0 < self.momentum <= 1:
             raise ConfigError(f"expected momentum in (0, 1] (got {self.momentum})")
-        if not 0 < self.q <= 1:
-            raise ConfigError(f"expected q in (0, 1] (got {self.q}): histories need steps without dropout")
+        recurrent.check_share(self.q)
 
     @property
     def calm_share(self) -> float | None:

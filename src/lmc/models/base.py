@@ -197,6 +197,22 @@ class Model(nn.Module, ABC):
         assert isinstance(h, Tensor)
         return self.decode(h, p)
 
+    def _set_up(
+        self,
+        in_width: int,
+        hidden: int,
+        out_width: int,
+        num_layers: int,
+        dropout: float,
+        input_dropout: float | bool,
+        **sizes: int,
+    ) -> None:
+        """Check and keep what every model is given; ``sizes`` are further widths and counts of at least one."""
+        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, **sizes)
+        self.in_width, self.out_width = in_width, out_width
+        self.dropout = check_rate("dropout", dropout)
+        self.input_dropout = input_rate(input_dropout, self.dropout)
+
     def reset_parameters(self, seed: int) -> None:
         """Draw the initial parameters from ``seed``; no global generator is touched."""
         generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Recalling, spmm
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.base import Activation, Layer, Model
 from lmc.models.rows import Bias, Drawn, Linear, Operator, Pass
 
 EMPTY = -1e4
@@ -172,12 +172,9 @@ class GAT(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, heads=heads)
+        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout, heads=heads)
         if hidden % heads:
             raise ConfigError(f"expected heads that divide hidden = {hidden} (got {heads})")
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
         self.layers = nn.ModuleList()
         for l in range(1, num_layers + 1):
             first, last = l == 1, l == num_layers

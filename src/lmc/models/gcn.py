@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lmc.graph import CSR
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.base import Activation, Layer, Model
 from lmc.models.rows import Linear, Operator, Pass
 
 
@@ -62,10 +62,7 @@ class GCN(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers)
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
+        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
         self.lin_in = Linear(in_width, hidden) if linear_in else None
         self.act_in = Activation(hidden, norm) if linear_in else None
         self.lin_out = Linear(hidden, out_width) if linear_out else None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.base import Activation, Layer, Model
 from lmc.models.rows import Linear, Operator, Pass
 
 
@@ -83,14 +83,11 @@ class GCNII(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers)
+        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
         if not 0 <= alpha <= 1:
             raise ConfigError(f"expected alpha in [0, 1] (got {alpha})")
         if theta < 0:
             raise ConfigError(f"expected theta of at least 0 (got {theta})")
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = Activation(hidden, None)
         self.lin_out = Linear(hidden, out_width)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.base import Activation, Layer, Model
 from lmc.models.rows import Linear, Operator, Pass
 
 AGGREGATORS = ("mean", "max", "min", "std")
@@ -99,12 +99,9 @@ class PNA(Model):
     ) -> None:
         super().__init__()
         width = max(1, hidden // 4) if width is None else width
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, width=width)
+        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout, width=width)
         if not delta > 0:
             raise ConfigError(f"expected a positive delta (got {delta})")
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
         self.layers = nn.ModuleList()
         for l in range(1, num_layers + 1):
             first, last = l == 1, l == num_layers

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.graph import CSR, Precomputed
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
+from lmc.models.base import Activation, Layer, Model
 from lmc.models.rows import Linear, Operator, Pass, linear
 
 
@@ -54,10 +54,7 @@ class SAGE(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers)
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
+        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
         self.layers = nn.ModuleList()
         for l in range(1, num_layers + 1):
             first, last = l == 1, l == num_layers
