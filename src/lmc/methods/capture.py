@@ -7,7 +7,9 @@ forward, backward and the pushes between, is one recording.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -43,6 +45,18 @@ class Recorder:
     def _record(self, step: Step) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with _no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             grads, loss = step()
         return graph, grads, loss
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's collector held off: freeing the graphs of a run that is gone would invalidate a recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

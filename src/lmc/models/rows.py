@@ -72,7 +72,8 @@ def _times(t: Tensor | CSR, W: Tensor) -> Tensor:
 
 
 def _outer(g: Tensor, t: Tensor | CSR) -> Tensor:
-    return spmm(t.t(), g.contiguous()).t() if isinstance(t, CSR) else g.t() @ t
+    # contiguous: a fused optimiser expects gradients laid out as their parameters
+    return spmm(t.t(), g.contiguous()).t().contiguous() if isinstance(t, CSR) else g.t() @ t
 
 
 def _leading(t: Tensor | CSR, rows: int) -> Tensor | CSR:
