@@ -34,7 +34,7 @@ from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
 from lmc.methods.exact import Evaluating, chunks_of, exact_adjoints, exact_messages
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
-from lmc.models import Operator, Pass
+from lmc.models import Operator, Pass, column_sums
 from lmc.sampling import Clusters
 
 SUMMED = {"M": "T", "U": "V"}
@@ -155,7 +155,7 @@ class _CompleteLinear(torch.autograd.Function):
         q_core = spmm(core, v[:c])
         dW = torch.addmm(v[:c].t() @ known_core, q_core.t(), news)
         dt = accumulate(q_core, halo, v[c:]) @ W
-        return dt, dW, v[:c].sum(0) if ctx.needs_input_grad[2] else None, None, None
+        return dt, dW, column_sums(v[:c]) if ctx.needs_input_grad[2] else None, None, None
 
 
 @dataclass(frozen=True, eq=False)

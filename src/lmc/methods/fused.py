@@ -21,8 +21,10 @@ except ImportError:  # no GPU build of torch, no Triton
 
 ROWS = 4
 """Rows a program serves."""
-CHUNK = 16
-"""Rows of a sample whose sums one program makes."""
+CHUNK = 64
+"""Rows of a sample whose sums one program makes: few programs, since one alone adds up what they made."""
+TILE = 16
+"""Rows added up at a time."""
 
 if triton is not None:
 
@@ -64,18 +66,24 @@ if triton is not None:
 
     @triton.jit
     def _sums(  # type: ignore[no-untyped-def]
-        clean_ptr, T_ptr, ext_ptr, out_ptr, n, c, d, core_step, halo_step, CHUNK: tl.constexpr, WIDTH: tl.constexpr
-    ):
+        clean_ptr, T_ptr, ext_ptr, out_ptr, n, c, d, core_step, halo_step,
+        CHUNK: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
         halo = tl.program_id(1)
         step = tl.where(halo == 1, halo_step, core_step)
         end = tl.where(halo == 1, n, c)
-        k = tl.arange(0, WIDTH)
-        i = halo * c + (tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)).to(tl.int64) * step
-        inside = (i < end)[:, None] & (k < d)[None, :]
-        node = tl.load(ext_ptr + i, mask=i < end, other=0)
-        f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0)
-        T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0)
-        ff, fT, TT = tl.sum(f * f, 0), tl.sum(f * T, 0), tl.sum(T * T, 0)
+        k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
+        zero = tl.load(T_ptr + k, mask=k < 0, other=0.0)
+        ff, fT, TT = zero, zero, zero
+        for first in range(0, CHUNK, TILE):
+            i = halo * c + (tl.program_id(0) * CHUNK + first + g).to(tl.int64) * step
+            inside = (i < end)[:, None] & (k < d)[None, :]
+            node = tl.load(ext_ptr + i, mask=i < end, other=0)
+            f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0)
+            T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0)
+            ff += tl.sum(f * f, 0)
+            fT += tl.sum(f * T, 0)
+            TT += tl.sum(T * T, 0)
         out = out_ptr + (tl.program_id(0) * 2 + halo) * 3 * d + k
         tl.store(out, ff, mask=k < d)
         tl.store(out + d, fT, mask=k < d)
@@ -83,12 +91,12 @@ if triton is not None:
 
     @triton.jit
     def _conclude(  # type: ignore[no-untyped-def]
-        sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr
+        sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr
     ):
-        k, g = tl.arange(0, WIDTH), tl.arange(0, CHUNK)
+        k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
         zero = tl.load(sums_ptr + k, mask=k < 0, other=0.0)
         ff, fT, TT, fT_halo, TT_halo = zero, zero, zero, zero, zero
-        for first in range(0, programs, CHUNK):
+        for first in range(0, programs, TILE):
             core = sums_ptr + (first + g)[:, None] * 6 * d + k[None, :]
             inside = (first + g < programs)[:, None] & (k < d)[None, :]
             ff += tl.sum(tl.load(core, mask=inside, other=0.0), 0)
@@ -131,8 +139,8 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     programs = max(triton.cdiv(triton.cdiv(num, step), CHUNK) for num, step in zip((c, n - c), steps, strict=True))
     sums, a, R2 = T.new_empty(programs, 2, 3, d), T.new_empty(d), T.new_empty(())
     _, width = _shape(clean)
-    _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, WIDTH=width)
-    _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, CHUNK=CHUNK, WIDTH=width)
+    _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
+    _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, TILE=TILE, WIDTH=width, num_warps=8)
     return a, R2
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, normalise, renormalise
+from lmc.models import fused
 from lmc.models.dropout import dropout
 from lmc.models.rows import BatchNorm, Bias, Drawn, LayerNorm, Linear, Operator, Pass
 
@@ -24,16 +25,33 @@ NORMS = (None, "layer", "batch")
 
 
 class Activation(nn.Module):
-    """norm, then ReLU; row by row."""
+    """norm, then ReLU; row by row.
 
-    def __init__(self, width: int, norm: str | None) -> None:
+    Args:
+        dropout: the rate of the dropout that follows, where one does: the two are then drawn in one pass where that is
+            cheaper, and :func:`drop` finds what was drawn.
+    """
+
+    def __init__(self, width: int, norm: str | None, dropout: float = 0.0) -> None:
         super().__init__()
+        self._dropout = dropout
         if norm not in NORMS:
             raise ConfigError(f"expected norm in {NORMS} (got {norm!r})")
         self.norm = None if norm is None else LayerNorm(width) if norm == "layer" else BatchNorm(width)
 
     def forward(self, s: Tensor, p: Pass) -> Tensor:
-        return (s if self.norm is None else self.norm(s, p)).relu()
+        s = s if self.norm is None else self.norm(s, p)
+        if not (self.training and p.dropout and self._dropout and fused.available(s)):
+            return s.relu()
+        h, t = fused.RectifyAndDrop.apply(s, self._dropout, p.generator)
+        p.drawn[id(h)] = h, t, self._dropout
+        return h
+
+
+def drop(h: Tensor | CSR, rate: float, p: Pass) -> Tensor | CSR:
+    """h with dropout: what was drawn with its activation, or drawn now."""
+    _, t, drawn = p.drawn.pop(id(h), (None, None, None))
+    return t if t is not None and drawn == rate else dropout(h, rate, p.generator)
 
 
 class Layer(nn.Module, ABC):
@@ -59,7 +77,7 @@ class Layer(nn.Module, ABC):
 
     def drop(self, h: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^{l-1} with dropout, in training."""
-        return dropout(h, self.dropout, p.generator) if self.training and p.dropout else h
+        return drop(h, self.dropout, p) if self.training and p.dropout else h
 
 
 class Model(nn.Module, ABC):
@@ -185,8 +203,7 @@ class Model(nn.Module, ABC):
         """Logits, row by row from h^L."""
         if self.lin_out is None:
             return h
-        t = dropout(h, self.dropout, p.generator) if self.training and p.dropout else h
-        return self.lin_out(t, p)
+        return self.lin_out(drop(h, self.dropout, p) if self.training and p.dropout else h, p)
 
     def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
         p = p or Pass()

@@ -64,7 +64,7 @@ class GCN(Model):
         super().__init__()
         self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
         self.lin_in = Linear(in_width, hidden) if linear_in else None
-        self.act_in = Activation(hidden, norm) if linear_in else None
+        self.act_in = Activation(hidden, norm, self.dropout) if linear_in else None
         self.lin_out = Linear(hidden, out_width) if linear_out else None
         self.layers = nn.ModuleList()
         for l in range(1, num_layers + 1):
@@ -75,7 +75,7 @@ class GCN(Model):
                     out_width if last else hidden,
                     # the features' own dropout is input_dropout, applied by encode
                     0.0 if first and not linear_in else self.dropout,
-                    None if last else Activation(hidden, norm),
+                    None if last else Activation(hidden, norm, self.dropout),
                     # a residual joins hidden states; the features are not one, and may be aggregated already
                     residual and not (first and not linear_in) and not (last and hidden != out_width),
                 )

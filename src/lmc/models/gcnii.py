@@ -89,7 +89,7 @@ class GCNII(Model):
         if theta < 0:
             raise ConfigError(f"expected theta of at least 0 (got {theta})")
         self.lin_in = Linear(in_width, hidden)
-        self.act_in = Activation(hidden, None)
+        self.act_in = Activation(hidden, None, self.dropout)
         self.lin_out = Linear(hidden, out_width)
         self.layers = nn.ModuleList(
             GCNIILayer(
@@ -97,7 +97,7 @@ class GCNII(Model):
                 alpha,
                 math.log(theta / l + 1),
                 self.dropout,
-                Activation(hidden, norm),
+                Activation(hidden, norm, self.dropout),
                 residual,
                 shared_weights,
             )

@@ -78,7 +78,7 @@ class GIN(Model):
                 hidden,
                 float(eps),
                 self.dropout,
-                MLPActivation(hidden, norm) if l < num_layers else Activation(hidden, norm),
+                MLPActivation(hidden, norm) if l < num_layers else Activation(hidden, norm, self.dropout),
             )
             for l in range(1, num_layers + 1)
         )

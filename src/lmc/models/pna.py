@@ -112,7 +112,7 @@ class PNA(Model):
                     width,
                     delta,
                     0.0 if first else self.dropout,
-                    None if last else Activation(hidden, norm),
+                    None if last else Activation(hidden, norm, self.dropout),
                 )
             )
         self.reset_parameters(seed)

@@ -8,7 +8,7 @@ gradient stop at the last core row. No map is ever run twice.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.graph import CSR, Aggregation, Precomputed, spmm
+from lmc.models import fused
 
 
 class Operator(Protocol):
@@ -50,6 +51,8 @@ class Pass:
         halo_teaches: weights before a sum take their gradient from every row the sum reads: right where the adjoint of
             a halo row comes from core rows alone and ends there (GAS). The gradient is then that of weights after the
             sum, taken from core rows.
+        drawn: rows whose dropout was drawn together with their activation, until it is asked for
+            (:meth:`lmc.models.base.Layer.drop`): by identity, the rows, what became of them, and the rate.
     """
 
     num_core: int | None = None
@@ -57,6 +60,7 @@ class Pass:
     dropout: bool = True
     generator: torch.Generator | None = None
     halo_teaches: bool = False
+    drawn: dict[int, tuple[Tensor, Tensor, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def before_sum(self) -> Pass:
@@ -65,6 +69,11 @@ class Pass:
 
     def core_of(self, num_rows: int) -> int:
         return num_rows if self.num_core is None else min(self.num_core, num_rows)
+
+
+def column_sums(v: Tensor) -> Tensor:
+    """v.sum(0)."""
+    return fused.column_sums(v) if fused.available(v) and v.stride(1) == 1 else v.sum(0)
 
 
 def _times(t: Tensor | CSR, W: Tensor) -> Tensor:
@@ -107,7 +116,7 @@ class _Linear(torch.autograd.Function):
         t, W = _kept(ctx)
         core = v[: ctx.num_core]
         dt = v @ W if ctx.needs_input_grad[0] else None
-        return dt, _outer(core, _leading(t, ctx.num_core)), core.sum(0) if ctx.needs_input_grad[2] else None, None
+        return dt, _outer(core, _leading(t, ctx.num_core)), column_sums(core) if ctx.needs_input_grad[2] else None, None
 
 
 class _NarrowLinear(torch.autograd.Function):
@@ -139,7 +148,7 @@ class _NarrowLinear(torch.autograd.Function):
             q_core = spmm(P.forward.t(), v_core)
         assert q_core is not None
         dt = q @ W if needs_dt and q is not None else None
-        db = v[: ctx.num_core].sum(0) if ctx.needs_input_grad[2] else None
+        db = column_sums(v[: ctx.num_core]) if ctx.needs_input_grad[2] else None
         return dt, _outer(q_core, t), db, None, None
 
 
@@ -157,7 +166,7 @@ class _Affine(torch.autograd.Function):
         (g,) = grads
         x, scale = ctx.saved_tensors
         core = g[: ctx.num_core]
-        return g * scale, (core * x[: ctx.num_core]).sum(0), core.sum(0), None
+        return g * scale, column_sums(core * x[: ctx.num_core]), column_sums(core), None
 
 
 class _Shift(torch.autograd.Function):
@@ -171,7 +180,7 @@ class _Shift(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (g,) = grads
-        return g, g[: ctx.num_core].sum(0), None
+        return g, column_sums(g[: ctx.num_core]), None
 
 
 class Bias(nn.Module):

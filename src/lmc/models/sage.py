@@ -63,7 +63,7 @@ class SAGE(Model):
                     in_width if first else hidden,
                     out_width if last else hidden,
                     0.0 if first else self.dropout,
-                    None if last else Activation(hidden, norm),
+                    None if last else Activation(hidden, norm, self.dropout),
                 )
             )
         self.reset_parameters(seed)
