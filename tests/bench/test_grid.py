@@ -16,7 +16,7 @@ from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, Method
 from lmc.models import GCN, Pass
 
 CPU = torch.device("cpu")
-LINE = GridRecord("4/2", "none", 0.0, 0.1, 3, 0, "gas", 2.0, 0.5, 1.0, 1.5, False)
+LINE = GridRecord("4/2", "none", 0.0, 0.1, 3, 0, "gas", 2.0, 2.0, 0.5, 1.0, 1.5, False)
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
@@ -33,6 +33,22 @@ def test_the_exact_loss_is_that_of_a_plain_pass(multi_label: bool, norm: str | N
     assert isinstance(graph.x, torch.Tensor)
     want = full_loss(graph, model, model(graph.x, P, Pass())).detach()
     assert got == pytest.approx(float(want), rel=1e-12)
+
+
+def test_the_objective_is_what_full_batch_training_minimises() -> None:
+    """Batch norm with the statistics of all rows, dropout off: a training pass over the whole graph."""
+    graph = random_graph()
+    model = GCN(graph.num_features, 7, graph.num_classes, num_layers=3, dropout=0.5, norm="batch").double()
+    run = GAS(4, 1, partition="random").bind(graph, model)
+    for batch in run.batches():
+        run.accumulate(batch)
+    loss, objective = exact_loss(run), exact_loss(run, whole_graph=True)
+    P = Aggregation.exact(gcn_norm(graph.adj, torch.float64))
+    model.train()
+    assert isinstance(graph.x, torch.Tensor)
+    want = full_loss(graph, model, model(graph.x, P, Pass(dropout=False))).detach()
+    assert objective == pytest.approx(float(want), rel=1e-12)
+    assert abs(objective - loss) > 1e-3
 
 
 def test_the_halo_ratio_counts_neighbours_whatever_the_method_reads() -> None:
@@ -76,3 +92,6 @@ def test_rows_are_means_over_seeds() -> None:
     assert (second.lr, second.seeds("gas"), second.spread("cmc")) == (0.2, 1, None)
     (row,) = grid_rows([LINE, replace(LINE, seed=1, loss=None, diverged=True)])
     assert (row.diverged("gas"), row.spread("gas")) == (1, None)
+    running, whole = grid_rows([replace(LINE, norm="batch", dropout=0.5, objective=1.5)])
+    assert (running.norm_name, running.spread("gas")) == ("batch:0.5", (2.0, 2.0, 2.0))
+    assert (whole.norm_name, whole.spread("gas")) == ("batch:0.5, objective", (1.5, 1.5, 1.5))

@@ -57,14 +57,16 @@ def test_the_grid_is_trained_once_and_its_table_is_that_of_the_lines(invoke: Inv
     assert (tmp_path / "g" / "grid.png").read_bytes().startswith(b"\x89PNG")
     rows = table(tmp_path / "g" / "grid.md")
     assert [(r["parts/clusters"], r["norm"], r["lr"]) for r in rows] == [
-        (config, norm, "0.01") for config in ("4/2", "4/1") for norm in ("none", "batch:0.5")
+        *((config, norm, "0.01") for config in ("4/2", "4/1") for norm in ("none", "batch:0.5")),
+        *((config, "batch:0.5, objective", "0.01") for config in ("4/2", "4/1")),
     ]
     for row in rows:
-        name, _, dropout = row["norm"].partition(":")
+        norm, _, objective = row["norm"].partition(", ")
+        name, _, dropout = norm.partition(":")
         of: dict[str, list[float]] = {m: [] for m in ("backward-sgd", "gas", "cmc")}
         for line in written:
             if (line["config"], line["norm"], line["dropout"]) == (row["parts/clusters"], name, float(dropout or 0)):
-                of[line["method"]].append(line["loss"])
+                of[line["method"]].append(line[objective or "loss"])
         assert {m: row[m] for m in of} == {m: f"{fmean(losses):.4f}" for m, losses in of.items()}
         assert row["spread of gas"] == f"{max(of['gas']) - min(of['gas']):.4f}"
         ratios = [a / b for a, b in zip(of["cmc"], of["backward-sgd"], strict=True)]

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from lmc.bench.stand import Stand, free, train_epochs
 from lmc.methods import ClusterMethod, Run
 from lmc.methods.exact import chunks_of, exact_logits, exact_states
+from lmc.models import BatchNorm
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -37,6 +39,8 @@ class GridRecord(GridCell):
 
     Args:
         loss: the exact training loss of the whole graph in evaluation mode; None where it is not finite.
+        objective: the same with the batch statistics of the whole graph in the place of running ones: what full-batch
+            training minimises. Without batch norm, the loss again.
         test: accuracy (micro-F1 for multi-label targets) of the same pass on the test nodes.
         seconds: of training steps.
         halo_ratio: mean over batches of (core + 1-hop halo) / core; None for a method that does not divide the graph.
@@ -44,6 +48,7 @@ class GridRecord(GridCell):
     """
 
     loss: float | None
+    objective: float | None
     test: float
     seconds: float
     halo_ratio: float | None
@@ -85,11 +90,13 @@ def train_cell(stand: Stand, cell: GridCell) -> GridRecord:
     """Train from scratch and measure."""
     run = stand.bind(cell.config, cell.method, cell.seed, None if cell.norm == "none" else cell.norm, cell.dropout)
     ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
-    loss = exact_loss(run)
+    loss, test = exact_loss(run), evaluate_problem(run.problem, run.method.tier)["test"]
+    objective = exact_loss(run, whole_graph=True) if cell.norm == "batch" else loss
     record = GridRecord(
         **asdict(cell),
         loss=loss if math.isfinite(loss) else None,
-        test=evaluate_problem(run.problem, run.method.tier)["test"],
+        objective=objective if math.isfinite(objective) else None,
+        test=test,
         seconds=seconds,
         halo_ratio=halo_ratio(run),
         diverged=not math.isfinite(loss),
@@ -99,16 +106,30 @@ def train_cell(stand: Stand, cell: GridCell) -> GridRecord:
     return record
 
 
-def exact_loss(run: Run) -> float:
-    """L of the whole graph at the current parameters, in evaluation mode: no message is missing or old."""
+def exact_loss(run: Run, whole_graph: bool = False) -> float:
+    """L of the whole graph at the current parameters, in evaluation mode: no message is missing or old.
+
+    With ``whole_graph``, every batch norm is given the statistics of the whole graph first, for good.
+    """
     problem, graph, chunks = run.problem, run.graph, chunks_of(run.problem)
-    states = exact_states(problem, chunks, lambda _, width: run.table(width))
-    (last,) = deque((table for _, table in states), maxlen=1)
+    for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
+        activation = problem.model.layer(l).activation
+        if whole_graph and activation is not None and isinstance(activation.norm, BatchNorm):
+            _take_statistics(activation.norm, table.data())
+        last = table
     parts = [
         problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
         for rows, logits in exact_logits(problem, chunks, last)
     ]
     return float(sum(parts))
+
+
+def _take_statistics(norm: BatchNorm, states: Tensor) -> None:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    var, mean = torch.var_mean(states, 0, correction=0)
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(var)
 
 
 def halo_ratio(run: Run) -> float | None:
@@ -133,10 +154,16 @@ class GridRow:
     dropout: float
     lr: float
     lines: Mapping[str, Mapping[int, GridRecord]]
+    objective: bool = False
+    """Whether the losses are those of the objective, with statistics of the whole graph."""
+
+    def _loss(self, record: GridRecord) -> float | None:
+        return record.objective if self.objective else record.loss
 
     @property
     def norm_name(self) -> str:
-        return f"{self.norm}:{self.dropout:g}" if self.dropout else self.norm
+        name = f"{self.norm}:{self.dropout:g}" if self.dropout else self.norm
+        return f"{name}, objective" if self.objective else name
 
     @property
     def halo_ratio(self) -> float | None:
@@ -156,10 +183,10 @@ class GridRow:
         alike falls out. None where there are none, or one diverged."""
         lines = self.lines.get(method, {})
         if relative_to is None:
-            found = [r.loss for r in lines.values()]
+            found = [self._loss(r) for r in lines.values()]
         else:
             base = self.lines.get(relative_to, {})
-            found = [_ratio(r.loss, base[seed].loss) for seed, r in lines.items() if seed in base]
+            found = [_ratio(self._loss(r), self._loss(base[seed])) for seed, r in lines.items() if seed in base]
         losses = [loss for loss in found if loss is not None]
         if not losses or len(losses) < len(found):
             return None
@@ -170,11 +197,11 @@ def _ratio(loss: float | None, base: float | None) -> float | None:
     return loss / base if loss is not None and base else None
 
 
-def grid_rows(records: Sequence[GridRecord]) -> Iterator[GridRow]:
-    """One row per division, norm and rate, in the order of the lines."""
+def grid_rows(records: Sequence[GridRecord]) -> list[GridRow]:
+    """One row per division, norm and rate, in the order of the lines; then, for batch norm, those of the objective."""
     found: dict[tuple[str, str, float, float], dict[str, dict[int, GridRecord]]] = {}
     for r in records:
         lines = found.setdefault((r.config, r.norm, r.dropout, r.lr), {})
         lines.setdefault(r.method, {})[r.seed] = r
-    for (config, norm, dropout, lr), by_method in found.items():
-        yield GridRow(config, norm, dropout, lr, by_method)
+    rows = [GridRow(*setting, by_method) for setting, by_method in found.items()]
+    return rows + [replace(row, objective=True) for row in rows if row.norm == "batch"]

@@ -36,6 +36,7 @@ from lmc.report import grid_figure, save
 
 CAPTION = (
     "exact training loss of the whole graph in evaluation mode, mean over seeds; "
+    "objective: with batch statistics of the whole graph in the place of running ones; "
     "halo: mean over batches of (core + halo) / core; spread: largest minus smallest over seeds; "
     "(2): over so many seeds only; a / b: mean over seeds of the ratio on the same seed"
 )
@@ -125,7 +126,7 @@ def _said(r: GridRecord) -> str:
 
 def _show(out: Console, book: Book[GridCell, GridRecord]) -> None:
     records = book.read()
-    rows = list(grid_rows(records))
+    rows = grid_rows(records)
     if not rows:
         out.print("no cell is done yet")
         return
