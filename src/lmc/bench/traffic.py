@@ -160,4 +160,4 @@ def copy_ms(device: torch.device, warmup: int, repeat: int) -> tuple[float, int]
     size = COPIED[device.type]
     a = torch.ones(size // 4, device=device)
     b = torch.empty_like(a)
-    return median_ms(lambda: b.copy_(a), device, max(1, warmup), max(3, repeat)), 2 * size
+    return median_ms(lambda: b.copy_(a), device, max(1, warmup), max(9, repeat)), 2 * size

@@ -61,8 +61,8 @@ TIMES = (
 BYTES = (
     "one sparse product with a batch's matrix at the hidden width, and the whole epoch: bytes that have to move "
     "(lmc.bench.traffic) a second, over those of a copy within the device's memory; gathered: counting a row for every "
-    "entry; iterations: of both solves of all steps; iteration ms: of the forward solver, x bound: over one sparse product "
-    "plus one dense one of its sizes"
+    "entry; iterations: of both solves of all steps; iteration ms: of the forward solver; x bound: over one sparse "
+    "product plus one dense one of its sizes"
 )
 
 
