@@ -221,9 +221,53 @@ def bench_memory(
         )
 
 
+def bench_scale(
+    dataset: Annotated[str, typer.Argument(help="A lookalike, drawn at every scale.")] = "arxiv-like",
+    scales: Annotated[
+        str | None,
+        typer.Option("--scales", help="Comma-separated. Default: 0.02,0.05,0.13,0.32; on a GPU 0.125,0.315,0.794,2."),
+    ] = None,
+    methods: Timed = RIVALS,
+    parts: Annotated[int, typer.Option("--parts", help="Of the largest graph; the others in proportion.")] = 160,
+    clusters: Annotated[int, typer.Option("--clusters", help="Parts in a batch, at every scale.")] = 2,
+    sweep: Annotated[
+        str, typer.Option("--sweep", help="Parts in a batch, comma-separated, at one scale.")
+    ] = "1,2,4,8,16,32",
+    at: Annotated[float | None, typer.Option("--at", help="Which. Default: the last but one.")] = None,
+    hidden: Hidden = 256,
+    layers: Layers = 3,
+    dropout: Dropout = 0.5,
+    norm: Norm = "none",
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="metis, random or label-propagation. Default: metis.")
+    ] = None,
+    repeat: Repeat = None,
+    warmup: Warmup = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    run_dir: Folder = None,
+    limit: Limit = None,
+    summary_only: SummaryOnly = False,
+) -> None:
+    """Epoch time and memory over the size of a graph, whose parts keep theirs, and over clusters per batch.
+
+    Ctrl-C finishes the line; the same command goes on from there.
+    """
+    with spoken_errors():
+        from lmc.cli.scale import ScaleChoice, scale_command
+
+        scale_command(
+            DataChoice(dataset),
+            ScaleChoice(scales, methods, parts, clusters, sweep, at, repeat, warmup, partition, limit, summary_only),
+            ModelChoice("gcn", hidden, layers, dropout, norm=norm),
+            RunChoice(seed, device, run_dir),
+        )
+
+
 BENCHES: dict[str, Callable[..., None]] = {
     "grid": bench_grid,
     "gradients": bench_gradients,
     "speed": bench_speed,
     "memory": bench_memory,
+    "scale": bench_scale,
 }

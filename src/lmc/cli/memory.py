@@ -36,9 +36,9 @@ from lmc.methods.run import check_device
 from lmc.report import Panel, rows_figure, save
 
 CAPTION = (
-    "MB; step: peak of a step on the largest batch, beyond what lives between steps; lives: between steps on the training "
-    "device; on host, on disk: between steps there; measured (predicted as --dry-run does, before anything is made); "
-    "error: of the prediction; total: lives + step, measured"
+    "MB; step: peak of a step on the largest batch, beyond what lives between steps; lives: between steps, on the "
+    "training device; on host, on disk: between steps there; measured (predicted as --dry-run does, before anything is "
+    "made); error: of the prediction; total: lives + step, measured"
 )
 
 
