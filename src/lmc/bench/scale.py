@@ -1,5 +1,5 @@
-"""How cost grows: epoch time and memory over the size of a graph whose parts keep theirs, and over clusters per batch at
-one size."""
+"""How cost grows: epoch time and memory over the size of a graph whose parts keep theirs, and over clusters per batch
+on one of them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from lmc.cli.cells import (
 )
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name
-from lmc.cli.speed import named, setup_of, suited, tiers_of
+from lmc.cli.speed import named, setup_of, suited, tiers_of, title_of
 from lmc.cli.timing import parse_configs
 from lmc.cli.training import device_name
 from lmc.errors import ConfigError
@@ -173,4 +173,7 @@ def _draw(folder: Path, records: Sequence[MemoryRecord]) -> None:
         ),
     ]
     labels = [r.method for r in records]
-    save(rows_figure([_name(r) for r in records], labels, panels, "memory"), folder / "memory.png")
+    save(
+        rows_figure([_name(r) for r in records], labels, panels, title_of(folder / "memory.json")),
+        folder / "memory.png",
+    )

@@ -56,8 +56,8 @@ from lmc.results import replace
 
 CAPTION = (
     "ms of an epoch of training steps, median; ms / M edges: for a million edges of the graph; x full: time over the "
-    "full batch's on the same graph; non-zeros: of all batches over the graph's; x work: time over (non-zeros x full-batch "
-    "time); MB: peak of a step, what lives between steps on the device, and both"
+    "full batch's on the same graph; non-zeros: of all batches over the graph's; x work: time over (non-zeros x "
+    "full-batch time); MB: peak of a step, what lives between steps on the device, and both"
 )
 SLOPES = "the powers p of time ~ edges^p and of memory ~ edges^p, the least-squares line through the logarithms"
 
@@ -95,8 +95,8 @@ def scale_command(data: DataChoice, choice: ScaleChoice, model: ModelChoice, whe
     found = lookalikes.parse(data.source)
     if found is None or found[1] is not None:
         raise ConfigError(
-            f"expected a lookalike without a scale of its own, {', '.join(lookalikes.LOOKALIKES)} (got {data.source!r}) "
-            "that can be drawn at every one of --scales"
+            f"expected a lookalike without a scale, one of {', '.join(lookalikes.LOOKALIKES)} (got {data.source!r}): it is "
+            "drawn at each of --scales"
         )
     about = [
         ("graph", f"{data.source} at {', '.join(f'{scale:g}' for scale in sizes.scales)}"),

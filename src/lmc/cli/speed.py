@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,6 +287,12 @@ def bytes_of(rows: Sequence[SpeedRow]) -> tuple[list[str], list[list[str]]]:
     return without_empty(headers, cells)
 
 
+def title_of(settings: Path) -> str:
+    """Graph and device of a benchmark."""
+    about = json.loads(settings.read_text())
+    return f"{about['graph']}, {about['device']}"
+
+
 def _giga(rate: float | None) -> str:
     return "-" if rate is None else f"{rate / 1e9:,.1f}"
 
@@ -302,4 +309,4 @@ def _draw(folder: Path, rows: Sequence[SpeedRow]) -> None:
         ),
     ]
     names, labels = [_name(row.record) for row in rows], [row.record.method for row in rows]
-    save(rows_figure(names, labels, panels, "speed"), folder / "speed.png")
+    save(rows_figure(names, labels, panels, title_of(folder / "speed.json")), folder / "speed.png")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from lmc.report.figure import looks_of
 
@@ -61,7 +61,9 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
 def _draw(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
     if panel.log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     known = [v for v in (*panel.bars, *panel.marks) if v is not None and v > 0]
     least = min(known, default=1.0) / 2 if panel.log else 0.0
     for i, value in enumerate(panel.bars):
@@ -69,7 +71,7 @@ def _draw(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
             axes.barh(i, value - least, 0.72, left=least, color=colours[i])
             axes.annotate(
                 f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
-                (value, i), (3, 0), textcoords="offset points", va="center", fontsize=7.5,
+                (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5,
             )  # fmt: skip
     for i, value in enumerate(panel.marks):
         if value is not None:
