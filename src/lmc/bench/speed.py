@@ -133,15 +133,27 @@ class Course:
 
     def _with_baselines(self, cells: Sequence[SpeedCell]) -> list[SpeedCell]:
         """Every line after what it is measured against."""
-        return list(dict.fromkeys(c for cell in cells for c in (*self.baselines(cell), cell)))
+        found: dict[SpeedCell, None] = {}
+
+        def add(cell: SpeedCell) -> None:
+            for base in self.baselines(cell):
+                if base not in found:
+                    add(base)
+            found[cell] = None
+
+        for cell in cells:
+            add(cell)
+        return list(found)
 
     def baselines(self, cell: SpeedCell) -> list[SpeedCell]:
         """What a line is measured against."""
         if cell.method == COPY:
             return []
-        bases = [SpeedCell(WHOLE, COPY), SpeedCell(cell.model, FULL)]
-        if cell.model == "gcn" and self.pyg:
+        bases = [SpeedCell(WHOLE, COPY)]
+        if cell.method != PYG and cell.model == "gcn" and self.pyg:
             bases.append(SpeedCell("gcn", PYG))
+        if cell.method not in (PYG, FULL):
+            bases.append(SpeedCell(cell.model, FULL))
         if cell.tier != "device" or cell.redraw:
             bases.append(dataclasses.replace(cell, tier="device", redraw=False))
         rival = rival_of(cell.method, self.labels[cell.model])

@@ -137,8 +137,9 @@ def bench_speed(
     configs: MaybeConfigs = None,
     tiers: Tiers = None,
     tier_methods: Annotated[
-        str, typer.Option("--tier-methods", help="Those of --methods that are timed on every tier.")
-    ] = "lmc",
+        str | None,
+        typer.Option("--tier-methods", help="Those of --methods that are timed on every tier. Default: lmc."),
+    ] = None,
     tier_configs: Annotated[
         str | None, typer.Option("--tier-configs", help="And where. Default: 80/10, or the first of --configs.")
     ] = None,

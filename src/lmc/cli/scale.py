@@ -89,14 +89,16 @@ def scale_command(data: DataChoice, choice: ScaleChoice, model: ModelChoice, whe
         return
     setup = setup_of(model, where.seed, choice.warmup, choice.repeat, device)
     choices = {c.label: c for c in choices_of(choice.methods)}
+    for wanted in choices.values():  # a wrong option is told before a graph is drawn
+        build_method(wanted)
     sizes = sizes_of(choice, list(choices.values()), device)
     cells = sizes.cells()
     methods = {cell: method_of(cell, choices, choice.partition) for cell in cells}
     found = lookalikes.parse(data.source)
     if found is None or found[1] is not None:
         raise ConfigError(
-            f"expected a lookalike without a scale, one of {', '.join(lookalikes.LOOKALIKES)} (got {data.source!r}): it is "
-            "drawn at each of --scales"
+            f"expected a lookalike without a scale, one of {', '.join(lookalikes.LOOKALIKES)} (got {data.source!r}): "
+            "it is drawn at each of --scales"
         )
     about = [
         ("graph", f"{data.source} at {', '.join(f'{scale:g}' for scale in sizes.scales)}"),

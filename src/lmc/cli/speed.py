@@ -30,6 +30,7 @@ from lmc.cli.cells import (
     Pace,
     choices_of,
     config_names,
+    first_of,
     known,
     markdown_table,
     ms_figure,
@@ -75,7 +76,7 @@ class SpeedChoice:
     methods: str
     configs: str | None
     tiers: str | None
-    tier_methods: str
+    tier_methods: str | None
     tier_configs: str | None
     redraw: bool
     pyg: bool
@@ -96,8 +97,10 @@ def speed_command(data: DataChoice, choice: SpeedChoice, model: ModelChoice, whe
         return
     setup = setup_of(model, where.seed, choice.warmup, choice.repeat, device)
     choices = choices_of(choice.methods)
+    for wanted in choices:  # a wrong option is told before a graph is loaded
+        build_method(wanted)
     course = course_of(choice, choices, device)
-    for cell in course.cells():  # a wrong option is told before a graph is loaded
+    for cell in course.cells():
         if cell.config != WHOLE:
             method_of(cell, choices)
     graph = load_graph(data)
@@ -155,20 +158,26 @@ def course_of(choice: SpeedChoice, choices: Sequence[MethodChoice], device: torc
     labels = {model: [c.label for c in choices_for(model, choices)] for model in models}
     configs = config_names(choice.configs or ("80/40,80/10,80/1" if on_gpu else "80/40,80/10"))
     tiers = tiers_of(choice.tiers, device)
-    varied = []
-    for wanted in parse_list(choice.tier_methods, "--tier-methods", str):
-        found = [label for label in labels[models[0]] if wanted in (label, label.partition(":")[0])]
-        if not found:
-            raise ConfigError(
-                f"expected --tier-methods among those timed on {models[0]}, {', '.join(labels[models[0]])} "
-                f"(got {wanted!r})"
-            )
-        varied += [label for label in found if len(tiers) > 1 or choice.redraw]
-    for label in varied:
-        if len(tiers) > 1 and "history" not in options_of(label.partition(":")[0]):
-            raise ConfigError(f"expected --tier-methods that keep histories (got {label}): choose others")
+    varied = _varied(choice.tier_methods, labels[models[0]], models[0])
     varied_in = config_names(choice.tier_configs) if choice.tier_configs else [_tenth(configs)]
     return Course(models, labels, configs, choice.pyg, tiers, choice.redraw, varied, varied_in)
+
+
+def _varied(text: str | None, labels: Sequence[str], model: str) -> list[str]:
+    """The methods for other tiers and redrawn batches; by default LMC, else the first that keeps histories."""
+    keeping = [label for label in labels if "history" in options_of(label.partition(":")[0])]
+    if text is None:
+        return [first_of(keeping, "lmc") or first_of(keeping, "lmc4rec") or keeping[0]] if keeping else []
+    varied = []
+    for wanted in parse_list(text, "--tier-methods", str):
+        found = [label for label in keeping if wanted in (label, label.partition(":")[0])]
+        if not found:
+            raise ConfigError(
+                f"expected --tier-methods among those timed on {model} that keep histories, "
+                f"{', '.join(keeping) or 'none'} (got {wanted!r})"
+            )
+        varied += found
+    return varied
 
 
 def _tenth(configs: Sequence[str]) -> str:

@@ -27,7 +27,8 @@ class Growth:
 
 
 def scale_figure(panels: Sequence[Growth], title: str) -> Figure:
-    """Panels two in a row."""
+    """Panels two in a row; one without a point is left out."""
+    panels = [panel for panel in panels if any(panel.curves.values())]
     labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
     looks = looks_of(labels)
     rows = -(-len(panels) // 2)
@@ -57,17 +58,16 @@ def _dress(axes: Axes, panel: Growth) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     points = [point for curve in panel.curves.values() for point in curve]
-    if points:
-        (left, right), (low, high) = ((min(v), max(v)) for v in zip(*points, strict=True))
-        axes.set_xlim(left / 1.25, right * 1.25)
-        axes.set_ylim(low / 1.4, high * 1.4)
-        if panel.proportional:
-            start = low / 1.4 * left / right
-            while start < high * 1.4:
-                axes.plot(
-                    [left, right], [start, start * right / left], color="#bbbbbb", linestyle=":", linewidth=1, zorder=0
-                )
-                start *= 4
+    (left, right), (low, high) = ((min(v), max(v)) for v in zip(*points, strict=True))
+    axes.set_xlim(left / 1.25, right * 1.25)
+    axes.set_ylim(low / 1.4, high * 1.4)
+    if panel.proportional:
+        start = low / 1.4 * left / right
+        while start < high * 1.4:
+            axes.plot(
+                [left, right], [start, start * right / left], color="#bbbbbb", linestyle=":", linewidth=1, zorder=0
+            )
+            start *= 4
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
