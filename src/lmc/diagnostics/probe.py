@@ -26,7 +26,7 @@ from lmc.sampling import Clusters
 
 ROWS = 6000
 """Rows in the larger of the two small batches."""
-SAMPLE = 6
+SAMPLE = 32
 """Batches of an epoch that are measured for their size."""
 
 
