@@ -147,5 +147,5 @@ def test_lines_are_measured_on_a_gpu(graph: lmc.Graph, tier: str) -> None:
     assert record.product_ms
     fixed = time_cell(graph, SpeedCell("recgcn", "lmc4rec", "4/2"), setup, device, lambda _: LMC4Rec(4, 2))
     assert fixed.iteration_ms
-    ms, moved = traffic.copy_ms(device, 1, 3)
+    ms, moved = traffic.copy_ms(device)
     assert moved / ms * 1e3 > 1e10

@@ -67,8 +67,8 @@ def test_kernels_are_timed_on_every_batch() -> None:
     matrices = traffic.matrices_of(run, list(run.batches()))
     assert len(matrices) == 2
     for kernel in (traffic.product_ms, traffic.dense_ms):
-        assert kernel(matrices, 6, 0, 1) > 0
-    assert traffic.iteration_ms(run, matrices, 0, 1) > 0
+        assert kernel(matrices, 6) > 0
+    assert traffic.iteration_ms(run, matrices) > 0
 
 
 def test_matrices_are_those_of_the_last_layer() -> None:
@@ -82,6 +82,6 @@ def test_matrices_are_those_of_the_last_layer() -> None:
 
 def test_a_copy_reads_and_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "COPIED", {"cpu": 2**16})
-    ms, moved = traffic.copy_ms(CPU, 0, 1)
+    ms, moved = traffic.copy_ms(CPU)
     assert ms > 0
     assert moved == 2**17

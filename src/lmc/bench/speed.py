@@ -55,7 +55,7 @@ class SpeedRecord(SpeedCell):
         ms: of an epoch (of one copy).
         moved: bytes an epoch has to move (:mod:`lmc.bench.traffic`); None where they are not counted.
         step_mb, resident_mb, nnz_share, halo_ratio: as in :class:`lmc.bench.EpochTiming`.
-        product_ms: one sparse product with the matrix of a batch, at the hidden width; the mean over batches.
+        product_ms: one sparse product, at its fastest, with the matrix of a batch, at the hidden width; the mean over batches.
         product_moved, product_gathered: its bytes, every row counted once, and once for each entry.
         dense_ms: one linear map of as many rows, from the hidden width to itself.
         iterations: of both solves, all steps of an epoch together; None for models with layers.
@@ -188,7 +188,7 @@ def time_cell(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.device,
     if cell.model == "recgcn":
         setup = dataclasses.replace(setup, repeat=max(1, setup.repeat // 4))
     if cell.method == COPY:
-        ms, moved = traffic.copy_ms(device, setup.warmup, setup.repeat)
+        ms, moved = traffic.copy_ms(device)
         record = SpeedRecord(**base, steps=1, ms=ms, moved=moved)
     elif cell.method == PYG:
         timing = time_pyg(graph, setup, device)
@@ -211,13 +211,13 @@ def _time_method(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.devi
     if matrices:
         item, width = run.problem.dtype.itemsize, setup.hidden
         found = {
-            "product_ms": traffic.product_ms(matrices, width, setup.warmup, setup.repeat),
+            "product_ms": traffic.product_ms(matrices, width),
             "product_moved": sum(traffic.product_bytes(A, width, item) for A in matrices) / len(matrices),
             "product_gathered": sum(traffic.product_bytes(A, width, item, True) for A in matrices) / len(matrices),
-            "dense_ms": traffic.dense_ms(matrices, width, setup.warmup, setup.repeat),
+            "dense_ms": traffic.dense_ms(matrices, width),
         }
     if iterations:
-        found["iteration_ms"] = traffic.iteration_ms(run, matrices, setup.warmup, setup.repeat)
+        found["iteration_ms"] = traffic.iteration_ms(run, matrices)
     return SpeedRecord(
         **asdict(cell),
         steps=timing.steps,

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import torch
 
-from lmc.bench.measure import median_ms
+from lmc.bench.measure import fastest_ms
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.methods import Run
@@ -33,6 +33,8 @@ from lmc.models.equilibrium import Equilibrium
 from lmc.models.recurrent import with_tolerance
 
 INDEX = 4
+REPEAT = 16
+"""Kernels are timed as often, and the fastest counts."""
 ITERATIONS = 16
 """Of the solves that are timed."""
 NEVER = 1e-30
@@ -111,7 +113,7 @@ def matrices_of(run: Run, batches: Sequence[Batch]) -> list[CSR]:
     return [op.forward for op in last if isinstance(op, Aggregation)]
 
 
-def product_ms(matrices: Sequence[CSR], width: int, warmup: int, repeat: int) -> float:
+def product_ms(matrices: Sequence[CSR], width: int) -> float:
     """The time of one sparse product of this width, the mean over the matrices."""
     device, dtype = matrices[0].device, matrices[0].dtype
     x = torch.ones(max(A.num_cols for A in matrices), width, device=device, dtype=dtype)
@@ -121,10 +123,10 @@ def product_ms(matrices: Sequence[CSR], width: int, warmup: int, repeat: int) ->
         for A in matrices:
             spmm(A, x[: A.num_cols], out=out[: A.num_rows])
 
-    return median_ms(all_of_them, device, warmup, repeat) / len(matrices)
+    return fastest_ms(all_of_them, device, 1, REPEAT) / len(matrices)
 
 
-def dense_ms(matrices: Sequence[CSR], width: int, warmup: int, repeat: int) -> float:
+def dense_ms(matrices: Sequence[CSR], width: int) -> float:
     """The time of one linear map of the matrices' rows, from this width to itself, the mean over them."""
     device, dtype = matrices[0].device, matrices[0].dtype
     x = torch.ones(max(A.num_rows for A in matrices), width, device=device, dtype=dtype)
@@ -134,10 +136,10 @@ def dense_ms(matrices: Sequence[CSR], width: int, warmup: int, repeat: int) -> f
         for A in matrices:
             torch.mm(x[: A.num_rows], W, out=out[: A.num_rows])
 
-    return median_ms(all_of_them, device, warmup, repeat) / len(matrices)
+    return fastest_ms(all_of_them, device, 1, REPEAT) / len(matrices)
 
 
-def iteration_ms(run: Run, matrices: Sequence[CSR], warmup: int, repeat: int) -> float:
+def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
     """The time of one iteration of a recurrent model's forward solver, the mean over the matrices."""
     model = recurrent_model(run.problem.model)
     endless = with_tolerance(replace(cast(Any, model.solver), max_steps=ITERATIONS), NEVER)
@@ -152,12 +154,12 @@ def iteration_ms(run: Run, matrices: Sequence[CSR], warmup: int, repeat: int) ->
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolverWarning)  # that it does not settle is meant
-        return median_ms(all_of_them, matrices[0].device, warmup, repeat) / sum(counts)
+        return fastest_ms(all_of_them, matrices[0].device, 1, REPEAT // 4) / sum(counts)
 
 
-def copy_ms(device: torch.device, warmup: int, repeat: int) -> tuple[float, int]:
+def copy_ms(device: torch.device) -> tuple[float, int]:
     """The time of a copy within the device's memory, and the bytes it reads and writes."""
     size = COPIED[device.type]
     a = torch.ones(size // 4, device=device)
     b = torch.empty_like(a)
-    return median_ms(lambda: b.copy_(a), device, max(1, warmup), max(9, repeat)), 2 * size
+    return fastest_ms(lambda: b.copy_(a), device, 1, REPEAT), 2 * size

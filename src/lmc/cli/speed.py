@@ -61,9 +61,9 @@ TIMES = (
     "graph's; x work: time over (non-zeros x full-batch time); of device speed: over that of the device tier"
 )
 BYTES = (
-    "one sparse product with a batch's matrix at the hidden width, and the whole epoch: bytes that have to move "
-    "(lmc.bench.traffic) a second, over those of a copy within the device's memory; gathered: counting a row for every "
-    "entry; iterations: of both solves of all steps; iteration ms: of the forward solver; x bound: over one sparse "
+    "one sparse product with a batch's matrix at the hidden width, the fastest of 16, and the whole epoch: bytes that "
+    "have to move (lmc.bench.traffic) a second, over those of a copy within the device's memory, the fastest of 16; "
+    "gathered: counting a row for every entry; iterations: of both solves of all steps; iteration ms: of the forward solver; x bound: over one sparse "
     "product plus one dense one of its sizes"
 )
 
