@@ -55,7 +55,8 @@ class SpeedRecord(SpeedCell):
         ms: of an epoch (of one copy).
         moved: bytes an epoch has to move (:mod:`lmc.bench.traffic`); None where they are not counted.
         step_mb, resident_mb, nnz_share, halo_ratio: as in :class:`lmc.bench.EpochTiming`.
-        product_ms: one sparse product, at its fastest, with the matrix of a batch, at the hidden width; the mean over batches.
+        product_ms: one sparse product with the matrix of a batch, at the hidden width, at its fastest; the mean over
+            batches.
         product_moved, product_gathered: its bytes, every row counted once, and once for each entry.
         dense_ms: one linear map of as many rows, from the hidden width to itself.
         iterations: of both solves, all steps of an epoch together; None for models with layers.

@@ -63,8 +63,8 @@ TIMES = (
 BYTES = (
     "one sparse product with a batch's matrix at the hidden width, the fastest of 16, and the whole epoch: bytes that "
     "have to move (lmc.bench.traffic) a second, over those of a copy within the device's memory, the fastest of 16; "
-    "gathered: counting a row for every entry; iterations: of both solves of all steps; iteration ms: of the forward solver; x bound: over one sparse "
-    "product plus one dense one of its sizes"
+    "gathered: counting a row for every entry; iterations: of both solves of all steps; iteration ms: of the forward "
+    "solver; x bound: over one sparse product plus one dense one of its sizes"
 )
 
 
