@@ -315,6 +315,7 @@ def _draw(folder: Path, rows: Sequence[SpeedRow]) -> None:
             [row.product_of_copy for row in rows],
             "the sparse product alone",
             limit=1.0,
+            numbers=False,
         ),
     ]
     names, labels = [_name(row.record) for row in rows], [row.record.method for row in rows]

@@ -24,6 +24,7 @@ class Panel:
         marked: what the diamonds are; "" where there are none.
         limit: a line to be seen, such as 1 for a share.
         log: a logarithmic axis.
+        numbers: write the values beside the bars; marks that lie anywhere would cover them.
     """
 
     title: str
@@ -32,6 +33,7 @@ class Panel:
     marked: str = ""
     limit: float | None = None
     log: bool = False
+    numbers: bool = True
 
 
 def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Panel], title: str) -> Figure:
@@ -69,6 +71,7 @@ def _draw(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
     for i, value in enumerate(panel.bars):
         if value is not None:
             axes.barh(i, value - least, 0.72, left=least, color=colours[i])
+        if value is not None and panel.numbers:
             axes.annotate(
                 f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
                 (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5,
