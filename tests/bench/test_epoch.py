@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import lmc
 from lmc.bench import Setup, time_epochs
-from lmc.bench.measure import median_ms
+from lmc.bench.measure import fastest_ms, median_ms
 from lmc.cli import app
 from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
@@ -64,6 +65,11 @@ def test_warm_up_is_not_counted() -> None:
     calls: list[int] = []
     assert median_ms(lambda: calls.append(1), CPU, warmup=2, repeat=3) >= 0
     assert len(calls) == 5
+
+
+def test_the_fastest_call_counts_for_a_kernel() -> None:
+    naps = iter([0.0, 0.03, 0.001, 0.03])
+    assert fastest_ms(lambda: time.sleep(next(naps)), CPU, warmup=1, repeat=3) < 20
 
 
 def test_nothing_to_repeat_is_refused() -> None:

@@ -33,6 +33,17 @@ def test_a_run_that_does_not_fit_is_refused_before_training(invoke: Invoke, tmp_
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_full_batch_has_a_plan_and_no_option_that_makes_it_smaller(invoke: Invoke) -> None:
+    full = ("train", "tiny-like", "--hidden", "16", "--method", "full")
+    code, said = invoke(*full, "--dry-run")
+    assert code == 0, said
+    assert "the whole graph at once, 1 steps an epoch" in said
+    code, said = invoke(*full, "--memory", "10kB")
+    assert (code, "train by parts" in said) == (2, True)
+    code, said = invoke(*full, "--clusters", "auto")
+    assert (code, "expected a method with parts for --clusters auto" in said) == (2, True)
+
+
 def test_clusters_auto_takes_what_fits(invoke: Invoke, tmp_path: Path) -> None:
     code, said = invoke("train", *SMALL, "--clusters", "auto", "--memory", "1GB", "--epochs", "1", "--run-dir", "r")
     assert code == 0, said

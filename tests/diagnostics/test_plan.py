@@ -13,7 +13,7 @@ from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, 
 from lmc.diagnostics.plan import ROOM, Division
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, FullBatch, HistoryMethod, LMC4Conv
+from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv
 from lmc.models import GCN, SAGE, Model
 
 
@@ -148,5 +148,20 @@ def test_the_largest_batch_that_fits_is_found(division: Division) -> None:
 
 
 def test_methods_without_parts_have_no_plan(graph: lmc.Graph) -> None:
-    with pytest.raises(ConfigError, match=r"batches are parts of the graph .* \(got Full batch \(GD\)\)"):
-        divide(graph, FullBatch())
+    for method in (BackwardSGD(), GraphSAGE()):
+        with pytest.raises(ConfigError, match=rf"batches are parts of the graph .* \(got {method.title}\)"):
+            divide(graph, method)
+
+
+@pytest.mark.parametrize("cls", [GCN, SAGE])
+def test_a_full_batch_has_a_plan(graph: lmc.Graph, cls: type[GCN]) -> None:
+    method, model = FullBatch(), cls(graph.num_features, 64, graph.num_classes, num_layers=3, dropout=0.5)
+    found = plan(divide(graph, method), model, method)
+    run = method.bind(graph, model)
+    (batch,) = run.batches()
+    run.accumulate(batch)
+    model.zero_grad(set_to_none=True)
+    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(batch), run.problem.device), rel=0.15)
+    assert (found.num_batches, found.batch.core, found.batch.halo) == (1, graph.num_nodes, 0)
+    sizes = {item.name: item.size for item in found.items}
+    assert sizes["batches"] < 0.5 * held(batch)  # P is the structure's own

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
 from lmc.methods import ClusterMethod, FullBatch, Method, Run
-from lmc.models import GCN
+from lmc.models import GCN, Model
 
 PYG = "pyg-full"
 FULL = FullBatch.name
@@ -76,18 +78,25 @@ def time_epochs(
 
     Every line is set up, measured and freed before the next, so that memory figures do not mix.
     """
-    pyg_ms = None
+    pyg_ms = full_ms = None
     if pyg:
-        timing = _time_pyg(graph, setup, device)
+        timing = time_pyg(graph, setup, device)
         pyg_ms = timing.ms
         yield timing
-    full = _time_method(FULL, FullBatch(), graph, setup, device, pyg_ms, None)
-    yield full
-    for label, method in methods.items():
-        yield _time_method(label, method, graph, setup, device, pyg_ms, full.ms)
+    for label, method in {FULL: FullBatch(), **methods}.items():
+        before = allocated_bytes(device)
+        timing = time_run(label, *ready(method, graph, setup, device), setup, before)
+        full_ms = timing.ms if full_ms is None else full_ms
+        yield dataclasses.replace(
+            timing,
+            vs_pyg=None if pyg_ms is None else timing.ms / pyg_ms,
+            vs_full=timing.ms / full_ms,
+            vs_work=timing.ms / (timing.nnz_share * full_ms) if timing.nnz_share else None,
+        )
 
 
-def _time_pyg(graph: Graph, setup: Setup, device: torch.device) -> EpochTiming:
+def time_pyg(graph: Graph, setup: Setup, device: torch.device) -> EpochTiming:
+    """An epoch of PyG's full batch."""
     before = allocated_bytes(device)
     step = pyg_step(graph, setup, device)
     ms = median_ms(step, device, setup.warmup, setup.repeat)
@@ -107,67 +116,67 @@ def _time_pyg(graph: Graph, setup: Setup, device: torch.device) -> EpochTiming:
     )
 
 
-def ready(method: Method, graph: Graph, setup: Setup, device: torch.device) -> tuple[Run, torch.optim.Adam]:
-    """A method bound to a GCN with exact histories, and the optimiser of its parameters."""
-    model = GCN(
-        graph.num_features,
-        setup.hidden,
-        graph.num_classes,
-        num_layers=setup.layers,
-        dropout=setup.dropout,
-        norm=setup.norm,
-        seed=setup.seed,
-    )
+def ready(
+    method: Method, graph: Graph, setup: Setup, device: torch.device, model: Model | None = None
+) -> tuple[Run, torch.optim.Adam]:
+    """A method bound to a model, by default a GCN, with exact histories, and the optimiser of its parameters."""
+    if model is None:
+        model = GCN(
+            graph.num_features,
+            setup.hidden,
+            graph.num_classes,
+            num_layers=setup.layers,
+            dropout=setup.dropout,
+            norm=setup.norm,
+            seed=setup.seed,
+        )
     run = method.bind(graph, model, device=device, seed=setup.seed)
     run.refresh()
     optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
     return run, optimizer
 
 
-def _time_method(
-    label: str,
-    method: Method,
-    graph: Graph,
-    setup: Setup,
-    device: torch.device,
-    pyg_ms: float | None,
-    full_ms: float | None,
+def time_run(
+    label: str, run: Run, optimizer: torch.optim.Optimizer, setup: Setup, before: int | None = None
 ) -> EpochTiming:
-    before = allocated_bytes(device)
-    run, optimizer = ready(method, graph, setup, device)
+    """An epoch of a bound method, without ratios; ``before``: what lived on the device before it was bound."""
+    device = run.problem.device
     batches = list(run.batches())
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
     # before any step is recorded: a replay allocates nothing, its memory being set aside for good
-    step_mb = peak_bytes(lambda: _step(run, optimizer, largest), device) / 1e6
-    ms = median_ms(lambda: _epoch(run, optimizer), device, setup.warmup, setup.repeat)
-    full_ms = ms if full_ms is None else full_ms
-    share = sum(_non_zeros(b) for b in batches) / (2 * run.problem.P.nnz)
-    divided = isinstance(method, ClusterMethod)
+    step_mb = peak_bytes(partial(train_step, run, optimizer, largest), device) / 1e6
+    nnz_share = sum(_non_zeros(b) for b in batches) / (2 * run.problem.P.nnz)
+    halo_ratio = sum(b.num_halo for b in batches) / sum(b.num_core for b in batches)
+    del batches, largest  # those that the run does not keep are not resident
+    divided = isinstance(run.method, ClusterMethod)
     return EpochTiming(
         method=label,
         parts=run.clusters.num_parts if divided else None,
         clusters=run.clusters.per_batch if divided else None,
         steps=run.num_batches,
-        ms=ms,
-        vs_pyg=None if pyg_ms is None else ms / pyg_ms,
-        vs_full=ms / full_ms,
-        nnz_share=share,
-        vs_work=ms / (share * full_ms) if share else None,
+        ms=median_ms(lambda: train_epoch(run, optimizer), device, setup.warmup, setup.repeat),
+        vs_pyg=None,
+        vs_full=None,
+        nnz_share=nnz_share,
+        vs_work=None,
         step_mb=step_mb,
         resident_mb=_resident(before, device),
-        halo_ratio=sum(b.num_halo for b in batches) / sum(b.num_core for b in batches),
+        halo_ratio=halo_ratio,
     )
 
 
-def _epoch(run: Run, optimizer: torch.optim.Optimizer) -> float:
-    losses = [_step(run, optimizer, batch) for batch in run.batches()]
+def train_epoch(run: Run, optimizer: torch.optim.Optimizer) -> float:
+    """One epoch of training steps; the sum of their losses."""
+    losses = [train_step(run, optimizer, batch) for batch in run.batches()]
     return float(sum(losses))  # as the training loop: the loss is read once an epoch
 
 
-def _step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    """Forward, backward, optimiser; the loss, on the device."""
     optimizer.zero_grad(set_to_none=True)
     loss = run.accumulate(batch).loss
     optimizer.step()
+    run.problem.model.project()
     return loss
 
 

@@ -12,6 +12,15 @@ import torch
 
 def median_ms(epoch: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
     """The median time of ``epoch()`` over ``repeat`` calls, in milliseconds, after ``warmup`` calls not counted."""
+    return median(_times(epoch, device, warmup, repeat))
+
+
+def fastest_ms(kernel: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
+    """The shortest time instead: a kernel does the same every time, and whatever delays it is not its own."""
+    return min(_times(kernel, device, warmup, repeat))
+
+
+def _times(epoch: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> list[float]:
     for _ in range(warmup):
         epoch()
     times = []
@@ -21,7 +30,7 @@ def median_ms(epoch: Callable[[], object], device: torch.device, warmup: int, re
         epoch()
         wait(device)
         times.append(1000 * (time.perf_counter() - start))
-    return median(times)
+    return times
 
 
 def allocated_bytes(device: torch.device) -> int | None:

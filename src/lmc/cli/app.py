@@ -10,7 +10,7 @@ import typer
 
 from lmc.cli import options as o
 from lmc.cli.bench_sampling import bench_sampling
-from lmc.cli.benches import bench_gradients, bench_grid
+from lmc.cli.benches import BENCHES
 from lmc.cli.choices import (
     DataChoice,
     MethodChoice,
@@ -346,8 +346,8 @@ def bench() -> None:
     """Measure speed, memory, losses and gradient errors."""
 
 
-bench_app.command("grid")(bench_grid)
-bench_app.command("gradients")(bench_gradients)
+for _name, _command in BENCHES.items():
+    bench_app.command(_name)(_command)
 
 
 @bench_app.command("epoch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -100,3 +101,174 @@ def bench_gradients(
             ModelChoice("gcn", hidden, layers),
             RunChoice(device=device, run_dir=run_dir),
         )
+
+
+Auto = Annotated[
+    str,
+    typer.Argument(help="A name or path; auto: arxiv-like on a GPU, arxiv-like@0.1 on a CPU.", show_default="auto"),
+]
+Timed = Annotated[str, typer.Option("--methods", help="What to time beside the full batch, options after colons.")]
+MaybeConfigs = Annotated[
+    str | None,
+    typer.Option(
+        "--configs",
+        help="parts/clusters, comma-separated. Default: 80/40,80/10,80/1; 80/40,80/10 for speed on a CPU.",
+        show_default=False,
+    ),
+]
+Tiers = Annotated[
+    str | None,
+    typer.Option("--tiers", help="Of histories: device, host, disk. Default: all; on a CPU device,disk."),
+]
+Dropout = Annotated[float, typer.Option("--dropout", help="Rate between layers.")]
+Norm = Annotated[str, typer.Option("--norm", help="none, layer or batch.")]
+Repeat = Annotated[int | None, typer.Option("--repeat", help="Epochs to take the median of. Default: 3; 20 on a GPU.")]
+Warmup = Annotated[int | None, typer.Option("--warmup", help="Epochs before them. Default: 1; 3 on a GPU.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.")]
+RIVALS = "gas,lmc:alpha=1:score=1,cmc"
+
+
+def bench_speed(
+    dataset: Auto = "auto",
+    models: Annotated[
+        str, typer.Option("--models", help="gcn, gcnii (one layer more) and recgcn (lmc4rec for lmc).")
+    ] = "gcn,gcnii,recgcn",
+    methods: Timed = RIVALS,
+    configs: MaybeConfigs = None,
+    tiers: Tiers = None,
+    tier_methods: Annotated[
+        str | None,
+        typer.Option("--tier-methods", help="Those of --methods that are timed on every tier. Default: lmc."),
+    ] = None,
+    tier_configs: Annotated[
+        str | None, typer.Option("--tier-configs", help="And where. Default: 80/10, or the first of --configs.")
+    ] = None,
+    redraw: Annotated[
+        bool, typer.Option("--redraw/--no-redraw", help="Time the same with clusters redrawn every epoch too.")
+    ] = False,
+    hidden: Hidden = 256,
+    layers: Layers = 3,
+    dropout: Dropout = 0.5,
+    norm: Norm = "none",
+    repeat: Repeat = None,
+    warmup: Warmup = None,
+    pyg: Annotated[bool, typer.Option("--pyg/--no-pyg", help="Time PyG's full batch too.")] = True,
+    seed: Seed = 0,
+    device: Device = "auto",
+    run_dir: Folder = None,
+    limit: Limit = None,
+    summary_only: SummaryOnly = False,
+    data_dir: o.DataDir = None,
+    scale: o.Scale = None,
+) -> None:
+    """Time epochs of several models, methods, divisions and tiers, and the bytes they move, against their baselines.
+
+    Ctrl-C finishes the line; the same command goes on from there, with baselines measured anew.
+    """
+    with spoken_errors():
+        from lmc.cli.speed import SpeedChoice, speed_command
+
+        choice = SpeedChoice(
+            models,
+            methods,
+            configs,
+            tiers,
+            tier_methods,
+            tier_configs,
+            redraw,
+            pyg,
+            repeat,
+            warmup,
+            limit,
+            summary_only,
+        )
+        speed_command(
+            DataChoice(dataset, data_dir, scale),
+            choice,
+            ModelChoice("gcn", hidden, layers, dropout, norm=norm),
+            RunChoice(seed, device, run_dir),
+        )
+
+
+def bench_memory(
+    dataset: Auto = "auto",
+    methods: Methods = "full,backward-sgd,cluster,gas,lmc,cmc,graphsage",
+    configs: MaybeConfigs = None,
+    tiers: Tiers = None,
+    hidden: Hidden = 256,
+    layers: Layers = 3,
+    dropout: Dropout = 0.5,
+    norm: Norm = "none",
+    seed: Seed = 0,
+    device: Device = "auto",
+    run_dir: Folder = None,
+    limit: Limit = None,
+    summary_only: SummaryOnly = False,
+    data_dir: o.DataDir = None,
+    scale: o.Scale = None,
+) -> None:
+    """Memory of a step and between steps, as --dry-run predicts it and as it is then measured.
+
+    A tier holds the histories and the features. Ctrl-C finishes the line; the same command goes on from there.
+    """
+    with spoken_errors():
+        from lmc.cli.memory import MemoryChoice, memory_command
+
+        memory_command(
+            DataChoice(dataset, data_dir, scale),
+            MemoryChoice(methods, configs, tiers, limit, summary_only),
+            ModelChoice("gcn", hidden, layers, dropout, norm=norm),
+            RunChoice(seed, device, run_dir),
+        )
+
+
+def bench_scale(
+    dataset: Annotated[str, typer.Argument(help="A lookalike, drawn at every scale.")] = "arxiv-like",
+    scales: Annotated[
+        str | None,
+        typer.Option("--scales", help="Comma-separated. Default: 0.02,0.05,0.13,0.32; on a GPU 0.125,0.315,0.794,2."),
+    ] = None,
+    methods: Timed = RIVALS,
+    parts: Annotated[int, typer.Option("--parts", help="Of the largest graph; the others in proportion.")] = 160,
+    clusters: Annotated[int, typer.Option("--clusters", help="Parts in a batch, at every scale.")] = 2,
+    sweep: Annotated[
+        str, typer.Option("--sweep", help="Parts in a batch, comma-separated, at one scale.")
+    ] = "1,2,4,8,16,32",
+    at: Annotated[float | None, typer.Option("--at", help="Which. Default: the last but one.")] = None,
+    hidden: Hidden = 256,
+    layers: Layers = 3,
+    dropout: Dropout = 0.5,
+    norm: Norm = "none",
+    partition: Annotated[
+        str | None, typer.Option("--partition", help="metis, random or label-propagation. Default: metis.")
+    ] = None,
+    repeat: Repeat = None,
+    warmup: Warmup = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    run_dir: Folder = None,
+    limit: Limit = None,
+    summary_only: SummaryOnly = False,
+) -> None:
+    """Epoch time and memory over the size of a graph, whose parts keep theirs, and over clusters per batch.
+
+    Ctrl-C finishes the line; the same command goes on from there.
+    """
+    with spoken_errors():
+        from lmc.cli.scale import ScaleChoice, scale_command
+
+        scale_command(
+            DataChoice(dataset),
+            ScaleChoice(scales, methods, parts, clusters, sweep, at, repeat, warmup, partition, limit, summary_only),
+            ModelChoice("gcn", hidden, layers, dropout, norm=norm),
+            RunChoice(seed, device, run_dir),
+        )
+
+
+BENCHES: dict[str, Callable[..., None]] = {
+    "grid": bench_grid,
+    "gradients": bench_gradients,
+    "speed": bench_speed,
+    "memory": bench_memory,
+    "scale": bench_scale,
+}

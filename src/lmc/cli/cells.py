@@ -151,8 +151,41 @@ def rich_table(headers: Row, rows: Iterable[Row], named: int, caption: str) -> T
 
 def markdown(path: Path, headers: Row, rows: Iterable[Row], caption: str) -> None:
     """The same as a page of markdown."""
+    replace(path, markdown_table(headers, rows, caption).encode())
+
+
+def markdown_table(headers: Row, rows: Iterable[Row], caption: str) -> str:
+    """The same as text of a page of markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in (headers, ["---"] * len(headers), *rows)]
-    replace(path, ("\n".join([*lines, "", caption]) + "\n").encode())
+    return "\n".join([*lines, "", caption]) + "\n"
+
+
+def without_empty(headers: Row, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """A table without the columns in which no row has anything."""
+    kept = [k for k in range(len(headers)) if any(row[k] != "-" for row in rows)]
+    return [headers[k] for k in kept], [[row[k] for k in kept] for row in rows]
+
+
+def share_figure(value: float | None) -> str:
+    """A share as a percentage."""
+    return "-" if value is None else f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+
+
+def ratio_figure(value: float | None) -> str:
+    """A ratio of two times."""
+    return "-" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}"
+
+
+def ms_figure(value: float | None) -> str:
+    """Milliseconds."""
+    return (
+        "-" if value is None else f"{value:,.3f}" if value < 1 else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    )
+
+
+def mb_figure(size: float | None) -> str:
+    """Bytes as megabytes."""
+    return "-" if size is None else f"{size / 1e6:,.1f}"
 
 
 def first_of(labels: Iterable[str], name: str) -> str | None:

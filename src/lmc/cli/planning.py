@@ -44,9 +44,12 @@ def planned(
     if not asked and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
         return method, None
     division = divide(graph, method, where.seed)
-    assert isinstance(method, ClusterMethod)
     keep = not where.rebuild_batches
     if choice.clusters_auto:
+        if not isinstance(method, ClusterMethod):
+            raise ConfigError(
+                f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc"
+            )
         within = limit or free_memory(device)
         c = largest_clusters(division, model, method, within, device, where.features, keep)
         if c is None:
@@ -85,10 +88,11 @@ def size(count: int) -> str:
     return f"{count / 1e3:.1f} kB"
 
 
-def _words(found: Plan, method: ClusterMethod, division: Division, limit: int | None) -> str:
+def _words(found: Plan, method: Method, division: Division, limit: int | None) -> str:
     batch, c = found.batch, division.clusters(method).per_batch
+    taken = f"{c} parts a batch" if isinstance(method, ClusterMethod) else "the whole graph at once"
     text = (
-        f"{c} parts a batch, {found.num_batches} steps an epoch; the largest batch seen has {batch.core:,} core and "
+        f"{taken}, {found.num_batches} steps an epoch; the largest batch seen has {batch.core:,} core and "
         f"{batch.halo:,} halo rows; memory at the peak of a step: {size(found.device)}"
     )
     return text if limit is None else f"{text} of {size(limit)}"
@@ -97,7 +101,7 @@ def _words(found: Plan, method: ClusterMethod, division: Division, limit: int | 
 def _refuse(
     division: Division,
     model: Model,
-    method: ClusterMethod,
+    method: Method,
     where: RunChoice,
     device: torch.device,
     limit: int,
@@ -105,6 +109,9 @@ def _refuse(
 ) -> None:
     keep = not where.rebuild_batches
     found = found or plan(division, model, method, device, where.features, keep)
+    if not isinstance(method, ClusterMethod):
+        advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
+        raise ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
     better = remedy(division, model, method, limit, device, where.features, keep)
     advice = (
         "no option of this method makes it fit: use more parts, a narrower model or more memory"

@@ -13,7 +13,7 @@ from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.history import Store
-from lmc.methods import BackwardSGD, ClusterMethod, HistoryMethod, Method, Problem
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Problem
 from lmc.models import Model
 from lmc.sampling import Clusters
 
@@ -62,12 +62,14 @@ class Division:
     parts: Tensor
     seed: int
 
-    def clusters(self, method: ClusterMethod) -> Clusters:
+    def clusters(self, method: Method) -> Clusters:
         return method.clusters(self.graph, self.parts, self.seed)
 
 
 def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
-    """The graph in the parts that ``method`` would train on."""
+    """The graph in the parts that ``method`` would train on; a full batch has one."""
+    if isinstance(method, FullBatch):
+        return Division(graph, torch.zeros(graph.num_nodes, dtype=torch.int64), seed)
     if not isinstance(method, ClusterMethod) or isinstance(method, BackwardSGD):
         raise ConfigError(
             f"expected a method whose batches are parts of the graph and their neighbours (got {method.title}): "
@@ -85,7 +87,6 @@ def plan(
     keep_batches: bool = True,
 ) -> Plan:
     """The plan of ``method.bind(graph, model, ...)`` with these settings."""
-    assert isinstance(method, ClusterMethod)
     device, graph = torch.device(device), division.graph
     clusters = division.clusters(method)
     sizes = batch_sizes(graph, clusters)
@@ -100,9 +101,12 @@ def plan(
     ]
     items += _features(graph, problem)
     items.append(Item("structure", "device", _structure(graph, problem)))
-    if keep_batches and not method.redraw and method.caches_batches:
+    if keep_batches and not clusters.redraw and method.caches_batches:
         mean = sum(s.rows for s in sizes) / len(sizes)
-        items.append(Item("batches", "device", round(found.batch * clusters.num_batches * mean / largest.rows)))
+        size = round(found.batch * clusters.num_batches * mean / largest.rows)
+        # a full batch reads P itself
+        size -= _matrix(graph, problem) if isinstance(method, FullBatch) else 0
+        items.append(Item("batches", "device", size))
     each = [p.numel() * p.element_size() for p in model.parameters()]
     buffers = sum(b.numel() * b.element_size() for b in model.buffers())
     # the parameters and Adam's two moments; gradients are made by every step, and counted with it
@@ -127,11 +131,16 @@ def _features(graph: Graph, problem: Problem) -> list[Item]:
 
 def _structure(graph: Graph, problem: Problem) -> int:
     n, nnz = graph.num_nodes, graph.adj.nnz
-    matrix = (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1)
-    copies = len(problem.matrices) * (1 if problem.P.symmetric else 2)
     targets = graph.y.numel() * graph.y.element_size() + 3 * n
     # the pattern, P, and one number a node: its place in the user's graph, and in a block being cut
-    return copies * matrix + 4 * (nnz + n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    return _matrix(graph, problem) + 4 * (nnz + n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+
+
+def _matrix(graph: Graph, problem: Problem) -> int:
+    """P, and its transpose where that is another."""
+    n, nnz = graph.num_nodes, graph.adj.nnz
+    copies = len(problem.matrices) * (1 if problem.P.symmetric else 2)
+    return copies * ((nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1))
 
 
 @dataclass(frozen=True)

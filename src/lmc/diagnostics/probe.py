@@ -20,13 +20,13 @@ from lmc.diagnostics.cost import peak_bytes
 from lmc.graph import CSR, Batch, Graph
 from lmc.graph.csr import row_entries
 from lmc.history import Store
-from lmc.methods import ClusterMethod, Run
+from lmc.methods import ClusterMethod, Method, Run
 from lmc.models import Model
 from lmc.sampling import Clusters
 
 ROWS = 6000
 """Rows in the larger of the two small batches."""
-SAMPLE = 6
+SAMPLE = 32
 """Batches of an epoch that are measured for their size."""
 
 
@@ -83,7 +83,7 @@ class Probe:
 def probe(
     graph: Graph,
     model: Model,
-    method: ClusterMethod,
+    method: Method,
     size: BatchSize,
     device: torch.device,
     features: str | Store,
@@ -92,7 +92,9 @@ def probe(
     """Predict a step on a batch of this size, of this graph's widths."""
     large = min(1.0, ROWS / size.rows)
     scales = (large / 2, large)
-    small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
+    small: Method = method  # of one batch
+    if isinstance(method, ClusterMethod):
+        small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
     found = [_measured(graph, model, small, size.scaled(scale), device, features, keep_batches) for scale in scales]
     return Probe(_line(scales, [f.step for f in found]), _line(scales, [f.batch for f in found]), found[1].run)
 
@@ -106,7 +108,7 @@ def _line(x: Sequence[float], y: Sequence[int]) -> int:
 def _measured(
     graph: Graph,
     model: Model,
-    method: ClusterMethod,
+    method: Method,
     size: BatchSize,
     device: torch.device,
     features: str | Store,
@@ -116,8 +118,9 @@ def _measured(
     mine = copy.deepcopy(model)
     run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches)
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
-    rows = slice(int(core[0]), int(core[-1]) + 1)
-    kept = not method.redraw and keep_batches
+    whole = not isinstance(method, ClusterMethod)
+    rows = slice(0, stand_in.num_nodes) if whole else slice(int(core[0]), int(core[-1]) + 1)
+    kept = not run.clusters.redraw and keep_batches
     batch = run.make_batch(rows, 1.0)
 
     def step() -> None:

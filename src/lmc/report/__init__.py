@@ -2,5 +2,7 @@
 
 from lmc.report.figure import compare_figure, save
 from lmc.report.grid import grid_figure
+from lmc.report.rows import Panel, rows_figure
+from lmc.report.scale import Growth, scale_figure
 
-__all__ = ["compare_figure", "grid_figure", "save"]
+__all__ = ["Growth", "Panel", "compare_figure", "grid_figure", "rows_figure", "save", "scale_figure"]

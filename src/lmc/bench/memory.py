@@ -1,0 +1,181 @@
+"""What runs hold between steps and what a step takes: predicted, then measured, method by method, tier by tier."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmc.bench.epoch import Setup, train_step
+from lmc.bench.measure import allocated_bytes
+from lmc.bench.speed import WHOLE, build
+from lmc.bench.stand import free
+from lmc.diagnostics import divide, peak_bytes, plan
+from lmc.graph import CSR, Batch, Graph
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
+
+SEEN = 4
+"""Batches of a method that draws them anew of which the largest is measured."""
+TIERS = ("device", "host", "disk")
+
+
+@dataclass(frozen=True)
+class MemoryCell:
+    """One line: the label of a method, parts/clusters or WHOLE, and the tier of its histories and features."""
+
+    method: str
+    config: str = WHOLE
+    tier: str = "device"
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of a run, measured.
+
+    Args:
+        steps: in an epoch.
+        core, halo: rows of the largest batch.
+        step: peak of a step on it, beyond what lives between steps; drawing the batch is not part of it.
+        lives: between steps, on the training device (which on a CPU is the host).
+        away: on every other tier.
+    """
+
+    steps: int
+    core: int
+    halo: int
+    step: int
+    lives: int
+    away: Mapping[str, int]
+
+    @property
+    def peak(self) -> int:
+        """On the training device, at the peak of a step."""
+        return self.lives + self.step
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRecord(MemoryCell):
+    """What was measured, as in :class:`Footprint`, and what was predicted of it; None where there is no plan."""
+
+    steps: int
+    core: int
+    halo: int
+    step: int
+    lives: int
+    away: Mapping[str, int]
+    predicted_step: int | None
+    predicted_lives: int | None
+    predicted_away: Mapping[str, int] | None
+
+    @property
+    def step_error(self) -> float | None:
+        """Predicted over measured, less 1."""
+        return self.predicted_step / self.step - 1 if self.predicted_step is not None and self.step else None
+
+    @property
+    def lives_error(self) -> float | None:
+        """Predicted over measured, less 1."""
+        return self.predicted_lives / self.lives - 1 if self.predicted_lives is not None and self.lives else None
+
+
+def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, device: torch.device) -> MemoryRecord:
+    """Plan, then train an epoch and measure; a method without a plan is measured alone."""
+    features = cell.tier
+    planned: dict[str, Any] = {"predicted_step": None, "predicted_lives": None, "predicted_away": None}
+    if isinstance(method, FullBatch | ClusterMethod) and not isinstance(method, BackwardSGD):
+        found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, device, features)
+        here = ("device", "host") if found.on_host else ("device",)
+        away = {tier: found.tier(tier) for tier in TIERS if tier not in here and found.tier(tier)}
+        planned = {
+            "predicted_step": found.step,
+            "predicted_lives": found.device - found.step,
+            "predicted_away": away,
+        }
+    free(device)
+    before = allocated_bytes(device)
+    run = method.bind(graph, build("gcn", graph, setup), device=device, seed=setup.seed, features=features)
+    measured = footprint(run, setup.lr, before)
+    del run
+    free(device)
+    return MemoryRecord(**asdict(cell), **asdict(measured), **planned)
+
+
+def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
+    """Train an epoch, then measure a step on the largest batch; ``before``: what lived on a GPU before the run."""
+    device = run.problem.device
+    optimizer = torch.optim.Adam(run.problem.model.parameters(), lr=lr)
+    drawn = run.batches()
+    batches = list(drawn) if _keeps(run) else list(islice(drawn, SEEN))
+    for batch in batches:  # what is made once and kept is made now
+        train_step(run, optimizer, batch)
+    optimizer.zero_grad(set_to_none=True)
+    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
+    steps, core, halo = run.num_batches, largest.num_core, largest.num_halo
+    # a fixed batch would be recorded on a GPU at its second visit, and a recording is no step's peak
+    step = peak_bytes(lambda: run.accumulate(dataclasses.replace(largest, fixed=False)), device)
+    optimizer.zero_grad(set_to_none=True)
+    del batches, batch, drawn
+    if not _keeps(run):
+        del largest
+    here, away = holds(run, optimizer)
+    now = allocated_bytes(device)
+    if now is not None and before is not None:
+        here = now - before
+    return Footprint(steps, core, halo, step, here, away)
+
+
+def _keeps(run: Run) -> bool:
+    return run.keep_batches and not run.clusters.redraw and run.method.caches_batches and _divides(run.method)
+
+
+def _divides(method: Method) -> bool:
+    return isinstance(method, ClusterMethod | FullBatch)
+
+
+def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, int]]:
+    """Bytes that a run and its optimiser hold, found by walking through them: on the device (on a CPU, the host's with
+    it), and by tier elsewhere. Every piece of memory counts once."""
+    problem = run.problem
+    here = {"device", "host"} if problem.device.type == "cpu" else {"device"}
+    tables = [(t.tier, t.data()) for t in (*run.all_tables(), *([] if problem.stored is None else [problem.stored]))]
+    if isinstance(problem.graph.x, Tensor):  # as given, beside P X
+        on_device = problem.graph.x.device.type == problem.device.type
+        tier = "disk" if problem.features == "disk" else "device" if on_device else "host"
+        tables.append((tier, problem.graph.x))
+    seen: dict[int, tuple[str, int]] = {}
+    for tier, data in tables:
+        storage = data.untyped_storage()
+        seen[storage.data_ptr()] = tier, storage.nbytes()
+    for tensor in tensors_in([run, optimizer]):
+        storage = tensor.untyped_storage()
+        tier = "device" if tensor.device.type == problem.device.type else "host"
+        seen.setdefault(storage.data_ptr(), (tier, storage.nbytes()))
+    away = {tier: sum(size for t, size in seen.values() if t == tier) for tier in TIERS if tier not in here}
+    return sum(size for t, size in seen.values() if t in here), {tier: size for tier, size in away.items() if size}
+
+
+def tensors_in(root: Any) -> list[Tensor]:
+    """Every dense tensor that can be reached from ``root`` through containers and objects of this library and torch."""
+    found: list[Tensor] = []
+    walked: set[int] = set()
+    stack = [root]
+    while stack:
+        value = stack.pop()
+        if id(value) in walked:
+            continue
+        walked.add(id(value))
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided:
+                found.append(value)
+        elif isinstance(value, dict):
+            stack += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            stack += value
+        elif isinstance(value, CSR | Batch) or type(value).__module__.split(".")[0] in ("lmc", "torch"):
+            stack += vars(value).values() if hasattr(value, "__dict__") else []
+    return found

@@ -1,0 +1,165 @@
+"""Bytes that have to move, counted, and how fast a device moves them.
+
+The least a step has to move if every stage reads its operands once and writes its result once; i bytes a number, 4 an
+index. What a cache holds is not counted twice, what code passes over needlessly is not counted at all, so that
+(bytes / time) over the bandwidth of a copy says how close to the limit a step is.
+
+    product   A [m, k] with z entries, on rows of width w      z (4 + i) + 4 (m + 1) + i w (k + m)
+    gathered  the same, a row read for every entry             z (4 + i) + 4 (m + 1) + i w (z + m)
+    dense     r rows from width a to width b                   i (r a + r b + a b)
+    layer     forward: product, dense, a pass over the result (norm, ReLU and dropout read and write it);
+              backward: the pass (reads adjoint and state, writes), dense twice (to the input, to W), product
+    first     layer: nothing goes back beyond it: no product, dense once; none forward where P X was done once
+    iteration of a fixed point: product, dense, a pass (2 r d)
+    tables    i w (rows of the halo read + rows of the core written), for every table of the method
+    Adam      7 i |p|: reads p, g and two moments, writes p and the moments
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from lmc.bench.measure import fastest_ms
+from lmc.errors import SolverWarning
+from lmc.graph import CSR, Aggregation, Batch, spmm
+from lmc.methods import Run
+from lmc.methods.recurrent import operator_of, recurrent_model, split
+from lmc.models.equilibrium import Equilibrium
+from lmc.models.recurrent import with_tolerance
+
+INDEX = 4
+REPEAT = 16
+"""Kernels are timed as often, and the fastest counts."""
+ITERATIONS = 16
+"""Of the solves that are timed."""
+NEVER = 1e-30
+"""A tolerance that no iteration reaches."""
+COPIED = {"cuda": 2**30, "cpu": 2**28}
+"""Bytes of the array whose copy is timed: far more than a cache holds."""
+
+
+def product_bytes(A: CSR, width: int, item: int, gathered: bool = False) -> int:
+    """Of A times a matrix of this width."""
+    read = A.nnz if gathered else A.num_cols
+    return A.nnz * (INDEX + item) + INDEX * (A.num_rows + 1) + item * width * (read + A.num_rows)
+
+
+def dense_bytes(rows: int, a: int, b: int, item: int) -> int:
+    """Of a linear map of rows from width a to width b."""
+    return item * (rows * a + rows * b + a * b)
+
+
+def step_bytes(run: Run, batch: Batch, iterations: float = 0) -> int:
+    """Of one training step on a batch; ``iterations`` of a recurrent model's two solves together."""
+    problem, model = run.problem, run.problem.model
+    item = problem.dtype.itemsize
+    rows = batch.operators[0].num_outputs if model.recurrent else batch.operators[0].num_inputs
+    total = 0
+    width = _input_width(run)
+    if model.lin_in is not None:
+        inner = model.lin_in.weight.shape[0]
+        total += 2 * dense_bytes(rows, width, inner, item) + (5 * item * rows * inner if model.act_in else 0)
+        width = inner
+    if model.recurrent:
+        P = solved_block(batch)
+        each = product_bytes(P, width, item) + dense_bytes(rows, width, width, item) + 2 * item * rows * width
+        total += round(iterations * each)
+    else:
+        for l, out in enumerate(model.widths, start=1):
+            total += _layer_bytes(run, batch, l, width, out, item)
+            width = out
+    rows = batch.operators[-1].num_outputs
+    if model.lin_out is not None:
+        total += 3 * dense_bytes(rows, width, model.out_width, item)
+    total += 2 * item * rows * model.out_width  # the loss reads logits and writes their adjoints
+    total += sum(t.data().shape[1] for t in run.all_tables()) * item * (batch.num_core + batch.num_halo)
+    return total + 7 * item * sum(p.numel() for p in model.parameters())
+
+
+def _input_width(run: Run) -> int:
+    """Numbers read of a row of the features; sparse ones are read entry by entry."""
+    X, item = run.problem.X, run.problem.dtype.itemsize
+    return round(X.nnz * (INDEX + item) / (item * X.num_rows)) if isinstance(X, CSR) else run.problem.model.in_width
+
+
+def _layer_bytes(run: Run, batch: Batch, l: int, a: int, b: int, item: int) -> int:
+    op, model = batch.operators[l - 1], run.problem.model
+    first, last = l == 1 and model.lin_in is None, l == model.num_layers and model.lin_out is None
+    narrow = min(a, b)
+    # the narrower side is aggregated: a map that shrinks its rows runs before the product, on what the product reads
+    rows = op.num_inputs if b < a else op.num_outputs
+    total = (2 if first else 3) * dense_bytes(rows, a, b, item)
+    if isinstance(op, Aggregation):
+        total += product_bytes(op.forward, narrow, item) + (0 if first else product_bytes(op.backward, narrow, item))
+    return total + (0 if last else 5 * item * op.num_outputs * b)
+
+
+def solved_block(batch: Batch) -> CSR:
+    """The matrix among the rows that a recurrent model's step solves for."""
+    P = operator_of(batch)
+    return split(P.forward, P.num_outputs)[0]
+
+
+def matrices_of(run: Run, batches: Sequence[Batch]) -> list[CSR]:
+    """The forward matrix of every batch, as its last layer reads it; none where all is precomputed."""
+    if run.problem.model.recurrent:
+        return [solved_block(batch) for batch in batches]
+    last = [batch.operators[-1] for batch in batches]
+    return [op.forward for op in last if isinstance(op, Aggregation)]
+
+
+def product_ms(matrices: Sequence[CSR], width: int) -> float:
+    """The time of one sparse product of this width, the mean over the matrices."""
+    device, dtype = matrices[0].device, matrices[0].dtype
+    x = torch.ones(max(A.num_cols for A in matrices), width, device=device, dtype=dtype)
+    out = torch.empty(max(A.num_rows for A in matrices), width, device=device, dtype=dtype)
+
+    def all_of_them() -> None:
+        for A in matrices:
+            spmm(A, x[: A.num_cols], out=out[: A.num_rows])
+
+    return fastest_ms(all_of_them, device, 1, REPEAT) / len(matrices)
+
+
+def dense_ms(matrices: Sequence[CSR], width: int) -> float:
+    """The time of one linear map of the matrices' rows, from this width to itself, the mean over them."""
+    device, dtype = matrices[0].device, matrices[0].dtype
+    x = torch.ones(max(A.num_rows for A in matrices), width, device=device, dtype=dtype)
+    out, W = torch.empty_like(x), torch.ones(width, width, device=device, dtype=dtype)
+
+    def all_of_them() -> None:
+        for A in matrices:
+            torch.mm(x[: A.num_rows], W, out=out[: A.num_rows])
+
+    return fastest_ms(all_of_them, device, 1, REPEAT) / len(matrices)
+
+
+def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
+    """The time of one iteration of a recurrent model's forward solver, the mean over the matrices."""
+    model = recurrent_model(run.problem.model)
+    endless = with_tolerance(replace(cast(Any, model.solver), max_steps=ITERATIONS), NEVER)
+    W = model.W.detach()
+    counts: list[int] = []
+
+    def all_of_them() -> None:
+        counts.clear()
+        for A in matrices:
+            C = torch.ones(A.num_rows, W.shape[0], device=A.device, dtype=A.dtype)
+            counts.append(Equilibrium(A, A, W, endless).states(C, torch.zeros_like(C)).steps)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SolverWarning)  # that it does not settle is meant
+        return fastest_ms(all_of_them, matrices[0].device, 1, REPEAT // 4) / sum(counts)
+
+
+def copy_ms(device: torch.device) -> tuple[float, int]:
+    """The time of a copy within the device's memory, and the bytes it reads and writes."""
+    size = COPIED[device.type]
+    a = torch.ones(size // 4, device=device)
+    b = torch.empty_like(a)
+    return fastest_ms(lambda: b.copy_(a), device, 1, REPEAT), 2 * size
