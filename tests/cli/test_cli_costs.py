@@ -86,11 +86,11 @@ def test_speed_stops_and_goes_on_in_a_sitting_of_its_own(
         ("gcn", "full", "-", "device", False),
         ("gcn", "lmc", "4/2", "device", False),
         ("gcn", "cmc", "4/2", "device", False),
+        ("gcn", "lmc", "4/2", "disk", False),
+        ("gcn", "lmc", "4/2", "device", True),
         ("recgcn", "full", "-", "device", False),
         ("recgcn", "lmc4rec", "4/2", "device", False),
         ("recgcn", "cmc4rec", "4/2", "device", False),
-        ("gcn", "lmc", "4/2", "disk", False),
-        ("gcn", "lmc", "4/2", "device", True),
     ]
     assert is_png(folder / "speed.png")
     table = rows(folder / "speed.md")

@@ -4,7 +4,7 @@ baselines of the same sitting."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -116,12 +116,17 @@ class Course:
         for model in self.models:
             cells.append(SpeedCell(model, FULL))
             cells += [SpeedCell(model, label, config) for config in self.configs for label in self.labels[model]]
+            if model == self.models[0]:
+                cells += self._variations(model)
+        return self._with_baselines(cells)
+
+    def _variations(self, model: str) -> Iterator[SpeedCell]:
         for label in self.varied:
             for config in self.varied_in:
-                base = SpeedCell(self.models[0], label, config)
-                cells += [dataclasses.replace(base, tier=tier) for tier in self.tiers if tier != base.tier]
-                cells += [dataclasses.replace(base, redraw=True)] if self.redraw else []
-        return self._with_baselines(cells)
+                base = SpeedCell(model, label, config)
+                yield from (dataclasses.replace(base, tier=tier) for tier in self.tiers if tier != base.tier)
+                if self.redraw:
+                    yield dataclasses.replace(base, redraw=True)
 
     def continued(self, done: Iterable[SpeedRecord]) -> list[SpeedCell]:
         """What is done, and the rest as a further sitting: its baselines are measured anew in it."""
