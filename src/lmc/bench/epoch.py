@@ -32,6 +32,7 @@ class Setup:
     seed: int = 0
     warmup: int = 1
     repeat: int = 3
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.repeat < 1 or self.warmup < 0:
@@ -118,7 +119,7 @@ def ready(method: Method, graph: Graph, setup: Setup, device: torch.device) -> t
         norm=setup.norm,
         seed=setup.seed,
     )
-    run = method.bind(graph, model, device=device, seed=setup.seed)
+    run = method.bind(graph, model, device=device, seed=setup.seed, precision=setup.precision)
     run.refresh()
     optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
     return run, optimizer

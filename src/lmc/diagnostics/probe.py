@@ -88,12 +88,16 @@ def probe(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
+    precision: str,
 ) -> Probe:
     """Predict a step on a batch of this size, of this graph's widths."""
     large = min(1.0, ROWS / size.rows)
     scales = (large / 2, large)
     small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
-    found = [_measured(graph, model, small, size.scaled(scale), device, features, keep_batches) for scale in scales]
+    found = [
+        _measured(graph, model, small, size.scaled(scale), device, features, keep_batches, precision)
+        for scale in scales
+    ]
     return Probe(_line(scales, [f.step for f in found]), _line(scales, [f.batch for f in found]), found[1].run)
 
 
@@ -111,10 +115,11 @@ def _measured(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
+    precision: str,
 ) -> Probe:
     stand_in, parts = proportioned(graph, size)
     mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches)
+    run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches, precision=precision)
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     rows = slice(int(core[0]), int(core[-1]) + 1)
     kept = not method.redraw and keep_batches
