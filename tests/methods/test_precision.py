@@ -11,8 +11,8 @@ from torch_geometric import nn as pyg
 
 import lmc
 from helpers import Gradients, parts_of, random_graph, scrambled, total_error
-from lmc.diagnostics import divide, plan
-from lmc.errors import ConfigError
+from lmc.diagnostics import divide, plan, staleness
+from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Graph, spmm
 from lmc.methods import CMC, GAS, DropEdge, FullBatch, GraphSAGE, GraphSAINT, HistoryMethod, LMC4Conv, Method, Run
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, RecGCN
@@ -155,6 +155,19 @@ def test_a_ledger_keeps_its_sums_true(dropout: float, device: str) -> None:
         for l, table in run.tables[sums].items():
             exact = spmm(P, run.tables[rows][l].data().double())
             assert float((table.data() - exact).norm() / exact.norm()) < 200 * 2.0**-24
+
+
+def test_exact_tables_are_exact_but_for_rounding() -> None:
+    """By batches or all rows at once: adjoints that several batches add up are rounded at the end."""
+    run = bound("lmc", MODELS["gcn"], "bfloat16")
+    found = staleness(run)
+    assert max([*found.H.values(), *found.V.values()]) < U
+
+
+def test_tables_of_another_precision_are_refused() -> None:
+    narrow, wide = (bound("gas", MODELS["gcn"], precision) for precision in ("bfloat16", "float32"))
+    with pytest.raises(CheckpointError, match=r"float32 but the state holds torch\.bfloat16.*same precision"):
+        wide.load_state_dict(narrow.state_dict())
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])

@@ -185,9 +185,9 @@ def held(batch: Batch) -> int:
 
     def walk(value: Any) -> None:
         if isinstance(value, Tensor):
-            if value.layout == torch.strided:
-                storage = value.untyped_storage()
-                seen[storage.data_ptr()] = storage.nbytes()
+            # values converted for a product are the sparse tensor's own
+            storage = (value if value.layout == torch.strided else value.values()).untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
         elif isinstance(value, CSR):
             if id(value) not in walked:
                 walked.add(id(value))

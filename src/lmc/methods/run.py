@@ -294,6 +294,11 @@ class Run:
                     f"history {'{}[{}]'.format(*name.split('.'))} has shape {list(mine.shape)} but the state holds "
                     f"{list(kept.shape)}: bind the method to this graph again"
                 )
+            if kept.dtype != mine.dtype:
+                raise CheckpointError(
+                    f"history {'{}[{}]'.format(*name.split('.'))} is {mine.dtype} but the state holds {kept.dtype}: "
+                    "bind with the same precision"
+                )
             overwrite(table, kept)
         self.generator.set_state(state["generator"].cpu())
         self.epoch = int(state["epoch"])
