@@ -38,7 +38,7 @@ def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int) -> Tensor:
     if x.dtype != torch.bfloat16 or x.is_cuda:  # cuSPARSE sums bfloat16 in float32 by itself
         return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, out=out)
     # MKL has no such product
-    wide = out.float() if beta else torch.empty(out.shape)
+    wide = out.float() if beta else torch.empty(out.shape, dtype=torch.float32)
     return out.copy_(torch.addmm(wide, A.as_torch(torch.float32), x.float(), beta=beta, out=wide))
 
 

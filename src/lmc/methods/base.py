@@ -18,7 +18,7 @@ from lmc.graph import Aggregation, Batch, Graph, Precomputed
 from lmc.history import Device, Rows, Store, overwrite, store
 from lmc.methods import recurrent
 from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
-from lmc.methods.precision import check_precision
+from lmc.methods.precision import check_precision, row_type
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run, check_device
 from lmc.models import Model, Operator, Pass
@@ -178,7 +178,9 @@ class Method(recurrent.Answers):
         """
         check_widths(graph, model)
         self.check_kind(model)
+        device = check_device(device)
         check_precision(precision, self.rounds, self.title)
+        row_type(precision, model, device)  # what it refuses is refused before a graph is divided
         self.check(model)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
@@ -187,7 +189,7 @@ class Method(recurrent.Answers):
         problem = Problem.of(
             graph,
             model,
-            check_device(device),
+            device,
             self.aggregates_once,
             self.state_cut,
             self.swaps_dropout,
