@@ -68,6 +68,25 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
         assert sizes["batches"] == pytest.approx(sum(held(b) for b in batches), rel=0.15)
 
 
+@pytest.mark.parametrize("cls", [LMC4Conv, CMC])
+def test_a_plan_of_bfloat16_rows_is_as_near(division: Division, cls: type[HistoryMethod]) -> None:
+    g, method = division.graph, cls(20, 4)
+    model = model_for(g)
+    found = plan(division, model, method, precision="bfloat16")
+    run = method.bind(g, model, division.parts, precision="bfloat16")
+    batches = list(run.batches())
+    for batch in batches:
+        run.accumulate(batch)
+    model.zero_grad(set_to_none=True)
+    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
+    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(largest), run.problem.device), rel=0.15)
+    sizes = {item.name: item.size for item in found.items}
+    assert sizes["batches"] == pytest.approx(sum(held(b) for b in batches), rel=0.15)
+    tables = sum(size for name, size in sizes.items() if name.startswith("history"))
+    assert memory(run, largest).tiers == {"device": tables}
+    assert found.device < 0.8 * plan(division, model, method).device
+
+
 def test_a_plan_sees_two_matrices_where_the_transpose_is_another(division: Division) -> None:
     g = division.graph
     model = SAGE(g.num_features, 16, g.num_classes, num_layers=2)

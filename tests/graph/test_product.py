@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from helpers import chance, random_sparse, sparse
-from lmc.graph import CSR, Aggregation, Precomputed, sparse_product, spmm
+from lmc.graph import CSR, Aggregation, Precomputed, accumulate, sparse_product, spmm
 
 
 def rows(n: int, d: int = 3, seed: int = 5) -> Tensor:
@@ -92,3 +92,36 @@ def test_precomputed_operator_passes_rows_through() -> None:
     P = Precomputed(5)
     assert P(x) is x
     assert P.num_inputs == P.num_outputs == 5
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("width", [1, 7, 64])
+@pytest.mark.parametrize("start", [0, 1])
+def test_bfloat16_is_summed_in_float32_and_rounded_once(device: str, width: int, start: int) -> None:
+    A = random_sparse(300, 200).to(device, torch.bfloat16)
+    x = rows(200 + start, width).to(device, torch.bfloat16)[start:]
+    exact = A.to_dense().double() @ x.double()
+    got, added = spmm(A, x), accumulate(torch.ones(300, width, dtype=x.dtype, device=device), A, x)
+    assert got.dtype == added.dtype == torch.bfloat16
+    # half a unit in the last place, and float32's own rounding where terms cancel
+    slack = 1e-5 * (A.to_dense().double().abs() @ x.double().abs())
+    assert ((got.double() - exact).abs() <= 2**-8 * exact.abs() + slack).all()
+    assert ((added.double() - 1 - exact).abs() <= 2**-8 * (1 + exact).abs() + slack + 1e-6).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_long_sum_of_bfloat16_does_not_stop_growing(device: str) -> None:
+    """Added up in bfloat16, ones stay at 256 for ever: 257 is no number of it."""
+    ones = sparse(torch.ones(1, 4096)).to(device, torch.bfloat16)
+    assert float(spmm(ones, torch.ones(4096, 8, dtype=torch.bfloat16, device=device))[0, 0]) == 4096
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_product_has_the_type_of_its_rows(device: str) -> None:
+    A, x = random_sparse(7, 5).to(device, torch.bfloat16), rows(5).to(device, torch.float32)
+    got = spmm(A, x)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, A.to_dense().float() @ x, rtol=1e-6, atol=1e-6)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from helpers import parts_of, random_graph
 from lmc.methods import LMC4Conv
-from lmc.models import GCN, GCNII, Model, column_sums, fused
+from lmc.models import GCN, GCNII, Model, fused
+from lmc.models.rows import total
 
 pytestmark = pytest.mark.gpu
 
@@ -47,9 +48,11 @@ def test_what_is_not_a_number_stays_so() -> None:
 def test_columns_are_summed(shape: tuple[int, int]) -> None:
     v = torch.randn(2 * shape[0], shape[1], dtype=torch.float64, device="cuda")
     for rows in (v[: shape[0]], v[::2]):
-        assert torch.allclose(column_sums(rows), rows.sum(0), rtol=0, atol=1e-10)
-    assert torch.equal(column_sums(v), column_sums(v))
-    assert torch.equal(column_sums(v[:0]), torch.zeros(shape[1], dtype=torch.float64, device="cuda"))
+        assert torch.allclose(total(rows), rows.sum(0), rtol=0, atol=1e-10)
+    assert torch.equal(total(v), total(v))
+    half = v.bfloat16()
+    assert torch.allclose(total(half), half.double().sum(0).float(), rtol=0, atol=1e-4 * shape[0] ** 0.5)
+    assert torch.equal(total(v[:0]), torch.zeros(shape[1], dtype=torch.float64, device="cuda"))
 
 
 @pytest.mark.parametrize("kind", [GCN, GCNII])

@@ -42,7 +42,14 @@ class Event:
 
 
 def contestants(
-    graph: Graph, model: Model, methods: Mapping[str, Method], folders: Mapping[str, Path], *, seed: int, device: str
+    graph: Graph,
+    model: Model,
+    methods: Mapping[str, Method],
+    folders: Mapping[str, Path],
+    *,
+    seed: int,
+    device: str,
+    precision: str = "float32",
 ) -> list[Contestant]:
     """Every method bound to a copy of ``model`` of its own; methods that cut the graph alike share the cut."""
     cuts: dict[tuple[int | None, str], Tensor] = {}
@@ -54,7 +61,7 @@ def contestants(
             if key not in cuts:
                 cuts[key] = method.parts_of(graph, seed)
             parts = cuts[key]
-        run = method.bind(graph, copy.deepcopy(model), parts=parts, device=device, seed=seed)
+        run = method.bind(graph, copy.deepcopy(model), parts=parts, device=device, seed=seed, precision=precision)
         bound.append(Contestant(label, run, folders[label]))
     return bound
 

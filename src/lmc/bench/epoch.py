@@ -34,6 +34,7 @@ class Setup:
     seed: int = 0
     warmup: int = 1
     repeat: int = 3
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.repeat < 1 or self.warmup < 0:
@@ -130,7 +131,7 @@ def ready(
             norm=setup.norm,
             seed=setup.seed,
         )
-    run = method.bind(graph, model, device=device, seed=setup.seed)
+    run = method.bind(graph, model, device=device, seed=setup.seed, precision=setup.precision)
     run.refresh()
     optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
     return run, optimizer

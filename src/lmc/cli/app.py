@@ -95,6 +95,7 @@ def train(
     device: o.Device = "auto",
     features: o.Features = "device",
     rebuild_batches: o.RebuildBatches = False,
+    precision: o.Precision = "float32",
     memory: o.Memory = None,
     dry_run: o.DryRun = False,
     hidden: o.Hidden = 64,
@@ -194,7 +195,7 @@ def train(
             ),
             MethodChoice(method, method, own),
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, features, rebuild_batches),
+            RunChoice(seed, device, run_dir, resume, features, rebuild_batches, precision),
             PlanChoice(memory, dry_run, clusters_auto),
         )
 
@@ -225,6 +226,7 @@ def compare(
     run_dir: o.RunDir = None,
     resume: o.Resume = False,
     device: o.Device = "auto",
+    precision: o.Precision = "float32",
     hidden: o.Hidden = 64,
     layers: o.Layers = None,
     dropout: o.Dropout = None,
@@ -319,7 +321,7 @@ def compare(
             parse_methods(contest(model) if methods == AUTO else methods),
             shared,
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume),
+            RunChoice(seed, device, run_dir, resume, precision=precision),
             error_every,
         )
 
@@ -372,6 +374,7 @@ def bench_epoch(
     pyg: Annotated[bool, typer.Option("--pyg/--no-pyg", help="Time PyG's full batch too.")] = True,
     seed: Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.")] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    precision: o.Precision = "float32",
     out: Annotated[
         Path | None, typer.Option("--out", help="JSON file to write. Default: one under runs/bench/.")
     ] = None,
@@ -386,5 +389,5 @@ def bench_epoch(
             DataChoice(dataset, data_dir, scale),
             BenchChoice(methods, configs, alpha, score, pyg, repeat, warmup),
             ModelChoice("gcn", hidden, layers, dropout, norm=norm),
-            RunChoice(seed, device, out),
+            RunChoice(seed, device, out, precision=precision),
         )

@@ -45,7 +45,9 @@ def compare_command(
     root = where.run_dir or Path("runs") / file_name(f"compare-{graph.name}-{model.name}-s{where.seed}")
     folders = _folders(root, list(methods), where.resume)
     initial = build_model(model, graph, where.seed)
-    entered = contestants(graph, initial, methods, folders, seed=where.seed, device=where.device)
+    entered = contestants(
+        graph, initial, methods, folders, seed=where.seed, device=where.device, precision=where.precision
+    )
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
     _train(out, entered, settings, every, where.resume)
     runs = {c.label: read_run(c.folder) for c in entered}

@@ -188,6 +188,12 @@ RebuildBatches = Annotated[
     bool,
     typer.Option("--rebuild-batches", help="Build batches for every step, keep none.", rich_help_panel=_RUN),
 ]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision", help="Of rows and tables: float32, or bfloat16 in half the bytes.", rich_help_panel=_RUN
+    ),
+]
 Memory = Annotated[
     str | None,
     typer.Option("--memory", help="Memory of the device to stay within, e.g. 4GB.", rich_help_panel=_RUN),

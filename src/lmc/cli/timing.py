@@ -51,6 +51,7 @@ def bench_command(data: DataChoice, choice: BenchChoice, model: ModelChoice, whe
         seed=where.seed,
         warmup=choice.warmup if choice.warmup is not None else 3 if on_gpu else 1,
         repeat=choice.repeat if choice.repeat is not None else 20 if on_gpu else 3,
+        precision=where.precision,
     )
     graph = load_graph(data)
     timings: list[EpochTiming] = []
@@ -58,7 +59,10 @@ def bench_command(data: DataChoice, choice: BenchChoice, model: ModelChoice, whe
         about = [
             ("graph", repr(graph)),
             ("model", f"GCN, {setup.layers} layers of {setup.hidden}, dropout {setup.dropout:g}"),
-            ("device", f"{device_name(device)}, {precision} products, torch {torch.__version__}"),
+            (
+                "device",
+                f"{device_name(device)}, {setup.precision} rows, {precision} products, torch {torch.__version__}",
+            ),
             ("time", f"median of {setup.repeat} epochs after {setup.warmup}; training steps with Adam, no evaluation"),
         ]
         out.print(facts(about))

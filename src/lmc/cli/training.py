@@ -46,6 +46,7 @@ def train_command(
         seed=where.seed,
         features=where.features,
         keep_batches=not where.rebuild_batches,
+        precision=where.precision,
     )
     del graph  # the run has its own, in another order and perhaps elsewhere
     label = file_name(f"{run.graph.name}-{method.name}-{model.name}-s{where.seed}")
@@ -72,6 +73,7 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("first layer", run.first_layer),
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
+        *([] if run.problem.dtype == run.problem.wide else [("precision", run.problem.precision)]),
         *([] if set(run.tiers.values()) == {"device"} else [("tiers", tier_names(run.tiers))]),
     ]
 

@@ -56,7 +56,7 @@ class GradientProbe:
 
     def _losses_of(self, batch: Batch, whole: Batch) -> Batch:
         """The whole graph with the losses of a batch's core alone: what a method estimates whose rows all teach."""
-        importance = torch.zeros(whole.num_core, dtype=self.run.problem.dtype, device=whole.core.device)
+        importance = torch.zeros(whole.num_core, dtype=self.run.problem.wide, device=whole.core.device)
         importance[batch.core] = 1.0 if batch.importance is None else batch.importance
         return dataclasses.replace(whole, importance=importance, weight=batch.weight)
 

@@ -85,17 +85,17 @@ def plan(
     device: torch.device | str = "cpu",
     features: str | Store = "device",
     keep_batches: bool = True,
+    precision: str = "float32",
 ) -> Plan:
     """The plan of ``method.bind(graph, model, ...)`` with these settings."""
     device, graph = torch.device(device), division.graph
     clusters = division.clusters(method)
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
-    found = probe(graph, model, method, largest, device, features, keep_batches)
+    found = probe(graph, model, method, largest, device, features, keep_batches, precision)
     problem, n = found.run.problem, graph.num_nodes
-    item = problem.dtype.itemsize
     items = [
-        Item(f"history {name}[{l}]", table.tier, n * table.data().shape[1] * item)
+        Item(f"history {name}[{l}]", table.tier, n * table.data()[0].nbytes)
         for name, layers in found.run.tables.items()
         for l, table in layers.items()
     ]
@@ -115,13 +115,13 @@ def plan(
 
 
 def _features(graph: Graph, problem: Problem) -> list[Item]:
-    x, n, item = graph.x, graph.num_nodes, problem.dtype.itemsize
+    x, n = graph.x, graph.num_nodes
     if isinstance(x, CSR):
-        size = x.nnz * (4 + item) + 4 * (n + 1)
+        size = x.nnz * (4 + problem.wide.itemsize) + 4 * (n + 1)
         return [Item("features", problem.features, size)]
     X = problem.X if problem.stored is None else problem.stored.data()
     assert isinstance(X, Tensor)
-    items = [Item("features" if not problem.aggregated else "P X", problem.features, n * X.shape[1] * item)]
+    items = [Item("features" if not problem.aggregated else "P X", problem.features, n * X[0].nbytes)]
     moved = problem.features == "device" and problem.device.type != "cpu"
     if problem.aggregated or moved or x.dtype != problem.dtype:
         tier = "disk" if problem.features == "disk" else "host"
@@ -162,10 +162,11 @@ def remedy(
     device: torch.device | str = "cpu",
     features: str | Store = "device",
     keep_batches: bool = True,
+    precision: str = "float32",
 ) -> Remedy | None:
     """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
     for changed, where, keep, options in _changes(division, method, torch.device(device), features, keep_batches):
-        found = plan(division, model, changed, device, where, keep)
+        found = plan(division, model, changed, device, where, keep, precision)
         if found.device <= ROOM * limit:
             return Remedy(changed, where, keep, options, found)
     return None
@@ -208,12 +209,13 @@ def largest_clusters(
     device: torch.device | str = "cpu",
     features: str | Store = "device",
     keep_batches: bool = True,
+    precision: str = "float32",
 ) -> int | None:
     """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
 
     def fits(c: int) -> bool:
         changed = dataclasses.replace(method, clusters_per_batch=c)
-        return plan(division, model, changed, device, features, keep_batches).device <= ROOM * limit
+        return plan(division, model, changed, device, features, keep_batches, precision).device <= ROOM * limit
 
     low, high = 0, int(division.parts.max()) + 1
     if fits(high):

@@ -88,6 +88,7 @@ def probe(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
+    precision: str,
 ) -> Probe:
     """Predict a step on a batch of this size, of this graph's widths."""
     large = min(1.0, ROWS / size.rows)
@@ -95,7 +96,10 @@ def probe(
     small: Method = method  # of one batch
     if isinstance(method, ClusterMethod):
         small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
-    found = [_measured(graph, model, small, size.scaled(scale), device, features, keep_batches) for scale in scales]
+    found = [
+        _measured(graph, model, small, size.scaled(scale), device, features, keep_batches, precision)
+        for scale in scales
+    ]
     return Probe(_line(scales, [f.step for f in found]), _line(scales, [f.batch for f in found]), found[1].run)
 
 
@@ -113,10 +117,11 @@ def _measured(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
+    precision: str,
 ) -> Probe:
     stand_in, parts = proportioned(graph, size)
     mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches)
+    run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches, precision=precision)
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     whole = not isinstance(method, ClusterMethod)
     rows = slice(0, stand_in.num_nodes) if whole else slice(int(core[0]), int(core[-1]) + 1)
@@ -183,9 +188,9 @@ def held(batch: Batch) -> int:
 
     def walk(value: Any) -> None:
         if isinstance(value, Tensor):
-            if value.layout == torch.strided:
-                storage = value.untyped_storage()
-                seen[storage.data_ptr()] = storage.nbytes()
+            # values converted for a product are the sparse tensor's own
+            storage = (value if value.layout == torch.strided else value.values()).untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
         elif isinstance(value, CSR):
             if id(value) not in walked:
                 walked.add(id(value))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lmc.history import Table
 from lmc.methods import Run
 from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
 
@@ -24,14 +23,12 @@ def staleness(run: Run) -> Staleness:
     problem = run.problem
     chunks = chunks_of(problem)
 
-    def make(_: int, width: int) -> Table:
-        return run.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
-
-    exact_h = dict(exact_states(problem, chunks, make))
+    exact_h = dict(exact_states(problem, chunks, lambda _, width: run.table(width)))
     H = {l: _distance(table.data(), exact_h[l].data()) for l, table in run.H.items()}
     V = {}
     if run.V:
-        for l, exact in exact_adjoints(problem, chunks, [exact_h[l] for l in sorted(exact_h)], make):
+        states = [exact_h[l] for l in sorted(exact_h)]
+        for l, exact in exact_adjoints(problem, chunks, states, lambda _, width: run.table(width, problem.wide)):
             if l in run.V:
                 V[l] = _distance(run.V[l].data(), exact.data())
     return Staleness(H, V)

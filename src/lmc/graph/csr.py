@@ -70,16 +70,18 @@ class CSR:
             return self
         return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric)
 
-    def as_torch(self) -> Tensor:
-        """As ``torch.sparse_csr_tensor`` sharing memory; made once, since making it checks and copies headers."""
-        if "torch" not in self._cache:
+    def as_torch(self, dtype: torch.dtype | None = None) -> Tensor:
+        """As ``torch.sparse_csr_tensor`` sharing memory, with values of ``dtype``, by default their own; made once,
+        since making it checks and copies headers."""
+        key = f"torch {dtype or self.dtype}"
+        if key not in self._cache:
             with warnings.catch_warnings():
                 # that the format is young, and that its checks are off, is known and meant
                 warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-                self._cache["torch"] = torch.sparse_csr_tensor(
-                    self.indptr, self.indices, self.data, size=self.shape, check_invariants=False
+                self._cache[key] = torch.sparse_csr_tensor(
+                    self.indptr, self.indices, self.data.to(dtype), size=self.shape, check_invariants=False
                 )
-        tensor = self._cache["torch"]
+        tensor = self._cache[key]
         assert isinstance(tensor, Tensor)
         return tensor
 

@@ -45,16 +45,17 @@ def renormalise(block: CSR, kind: str = "gcn") -> CSR:
     The pattern is symmetric; only its dtype is read beside it.
     """
     row, col = block.row_index(), block.indices
+    wide = torch.promote_types(block.dtype, torch.float32)  # rounded once, at the end
     if kind == "gcn":
-        scale = block.degrees().to(block.dtype).clamp(min=1).rsqrt()
-        values = scale[row] * scale[col]
+        scale = block.degrees().to(wide).clamp(min=1).rsqrt()
+        values = (scale[row] * scale[col]).to(block.dtype)
         return CSR(block.indptr, col, values, block.num_cols, symmetric=block.symmetric)
     if kind == "sum":
         return CSR(block.indptr, col, torch.ones_like(block.data), block.num_cols, symmetric=True)
     if kind != "mean":
         raise ConfigError(f"expected a normalisation in {NORMALISATIONS} (got {kind!r})")
     neighbour = row != col
-    inverse = (block.degrees() - 1).clamp(min=1).to(block.dtype).reciprocal()
+    inverse = (block.degrees() - 1).clamp(min=1).to(wide).reciprocal().to(block.dtype)
     mean = CSR(block.indptr, col, inverse[row] * neighbour, block.num_cols)
     # the pattern is symmetric, so the transpose has the same arrays with the weights of the other end
     transpose = CSR(block.indptr, col, inverse[col] * neighbour, block.num_cols)

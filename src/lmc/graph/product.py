@@ -18,18 +18,28 @@ from lmc.graph.csr import CSR, from_rows
 
 
 def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU; into ``out`` where it is given."""
+    """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU; into ``out`` where it is given.
+
+    The product has the type of its rows ``x``, to which the values of A are converted, once.
+    """
     if out is None:
         out = x.new_empty(A.num_rows, x.shape[1])
-    if A.nnz == 0:
-        return out.zero_()
     # beta = 0: the product overwrites; `A @ x` would fill the result with zeros first
-    return torch.addmm(out, A.as_torch(), x, beta=0, out=out)
+    return out.zero_() if A.nnz == 0 else _addmm(out, A, x, beta=0)
 
 
 def accumulate(out: Tensor, A: CSR, x: Tensor) -> Tensor:
     """``out += A @ x`` in place, without autograd."""
-    return out if A.nnz == 0 else torch.addmm(out, A.as_torch(), x, out=out)
+    return out if A.nnz == 0 else _addmm(out, A, x, beta=1)
+
+
+def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int) -> Tensor:
+    """``out = beta out + A @ x``; bfloat16 is summed in float32 and rounded once."""
+    if x.dtype != torch.bfloat16 or x.is_cuda:  # cuSPARSE sums bfloat16 in float32 by itself
+        return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, out=out)
+    # MKL has no such product
+    wide = out.float() if beta else torch.empty(out.shape, dtype=torch.float32)
+    return out.copy_(torch.addmm(wide, A.as_torch(torch.float32), x.float(), beta=beta, out=wide))
 
 
 def sparse_product(A: CSR, B: CSR) -> CSR:

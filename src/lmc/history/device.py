@@ -36,6 +36,7 @@ class DeviceTable:
 
 def write(table: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
     """table[rows] = values, or += values."""
+    values = values.to(table.dtype)
     if isinstance(rows, slice):
         table[rows].add_(values) if adds else table[rows].copy_(values)
     else:

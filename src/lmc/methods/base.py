@@ -18,6 +18,7 @@ from lmc.graph import Aggregation, Batch, Graph, Precomputed
 from lmc.history import Device, Rows, Store, overwrite, store
 from lmc.methods import recurrent
 from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
+from lmc.methods.precision import check_precision, row_type
 from lmc.methods.problem import Cut, Problem
 from lmc.methods.run import Run, check_device
 from lmc.models import Model, Operator, Pass
@@ -78,8 +79,13 @@ class Method(recurrent.Answers):
             # the tables themselves are filled: recorded steps read and write their memory
             for table in run.V.values():
                 overwrite(table)
-            for _ in exact_adjoints(run.problem, chunks, H, lambda l, w: run.V.get(l) or run.table(w)):
-                pass
+            wide = run.problem.wide
+            own = run.problem.dtype == wide  # else adjoints, which chunks add up, have to be rounded afterwards
+            for l, table in exact_adjoints(
+                run.problem, chunks, H, lambda l, w: (run.V.get(l) if own else None) or run.table(w, wide)
+            ):
+                if l in run.V and not own:
+                    overwrite(run.V[l], table.data())
 
     def regraph(self, run: Run) -> None:
         """The graph under the run is another one: put right what the tables hold of the old one."""
@@ -156,6 +162,7 @@ class Method(recurrent.Answers):
         seed: int = 0,
         features: str | Store = "device",
         keep_batches: bool = True,
+        precision: str = "float32",
     ) -> Run:
         """This method on this graph and model.
 
@@ -166,9 +173,14 @@ class Method(recurrent.Answers):
             features: where the features live: "device", "host", "disk", "auto", or a store of :mod:`lmc.history`; only
                 the rows of a batch travel.
             keep_batches: keep fixed batches on the device; False builds each anew when its turn comes.
+            precision: "float32", rows of the parameters' own type, or "bfloat16": features, states, adjoints, tables
+                and P in half the bytes; parameters, losses and all that is added up stay float32.
         """
         check_widths(graph, model)
         self.check_kind(model)
+        device = check_device(device)
+        check_precision(precision, self.rounds, self.title)
+        row_type(precision, model, device)  # what it refuses is refused before a graph is divided
         self.check(model)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
@@ -177,12 +189,13 @@ class Method(recurrent.Answers):
         problem = Problem.of(
             graph,
             model,
-            check_device(device),
+            device,
             self.aggregates_once,
             self.state_cut,
             self.swaps_dropout,
             order=clusters.order,
             features=features,
+            precision=precision,
         )
         if len(problem.matrices) > 1 and not self.several_matrices:
             raise ConfigError(
@@ -230,6 +243,16 @@ class Method(recurrent.Answers):
     def tier(self) -> Store:
         """Where the histories live."""
         return Device()
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it trains with rows in bfloat16."""
+        return True
+
+    @property
+    def wide_tables(self) -> frozenset[str]:
+        """Tables that are added to, and so keep the parameters' type whatever that of the rows."""
+        return frozenset()
 
     def operators(self, problem: Problem, first_rows: int, P: Aggregation) -> Operators:
         """One operator per layer: P, after the precomputed first one where there is one."""

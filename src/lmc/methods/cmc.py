@@ -34,7 +34,8 @@ from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
 from lmc.methods.exact import Evaluating, chunks_of, exact_adjoints, exact_messages
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
-from lmc.models import Operator, Pass, column_sums
+from lmc.models import Operator, Pass
+from lmc.models.rows import as_rows, outer, total
 from lmc.sampling import Clusters
 
 SUMMED = {"M": "T", "U": "V"}
@@ -46,7 +47,12 @@ SAMPLE = 1024
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """Rows and their sums, sums = P rows, for one layer and one direction."""
+    """Rows and their sums, sums = P rows, for one layer and one direction.
+
+    Sums are kept by increments. In bfloat16 each would round a sum by 2^-8 of itself, and changes smaller than that
+    would be lost for good, so sums, and the products that change them, are float32; rows are overwritten, and round
+    once. The difference of two bfloat16 rows is a float32, so sums = P rows holds to float32's rounding.
+    """
 
     rows: Table
     sums: Table
@@ -65,7 +71,7 @@ class Ledger:
             T, M = self.rows.data(), self.sums.data()
             a, R2 = fused.measure(clean, T, batch.ext, c, SAMPLE, drifts)
             news, change = fused.news(t, clean, T, batch.ext, a, c, keep)
-            known = fused.known(M, spmm(core, change) if keep else None, batch.ext, a)
+            known = fused.known(M, spmm(core, change) if keep else None, batch.ext, a, t.dtype)
             return Reading(known, news, R2)
         T_core, T_halo = self.rows.pull(batch.rows), self.rows.pull(batch.halo)
         M_core, M_halo = self.sums.pull(batch.rows), self.sums.pull(batch.halo)
@@ -76,7 +82,7 @@ class Ledger:
         torch.mul(a, M_core, out=known[:c])
         torch.mul(a, M_halo, out=known[c:])
         if keep:
-            A = spmm(core, clean[:c] - T_core)
+            A = spmm(core, clean[:c].to(M_core.dtype) - T_core)
             self.rows.push(batch.rows, clean[:c])
             self.sums.add(batch.rows, A[:c])
             self.sums.add(batch.halo, A[c:])
@@ -101,9 +107,11 @@ def sampled(rows: Tensor) -> Tensor:
 
 
 def measure(clean: Tensor, num_core: int, T_core: Tensor, T_halo: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
-    """The drift a, on the halo, and R2, on the core, from samples of the stored rows."""
-    a = drift(sampled(clean[num_core:]), T_halo) if drifts else clean.new_ones(clean.shape[1])
-    return a, explained(sampled(clean[:num_core]), a * T_core)
+    """The drift a, on the halo, and R2, on the core, from samples of the stored rows; in float32 at least."""
+    wide = torch.promote_types(clean.dtype, torch.float32)
+    one = clean.new_ones(clean.shape[1], dtype=wide)
+    a = drift(sampled(clean[num_core:]).to(wide), T_halo.to(wide)) if drifts else one
+    return a, explained(sampled(clean[:num_core]).to(wide), a * T_core)
 
 
 def drift(fresh: Tensor, stored: Tensor) -> Tensor:
@@ -141,9 +149,10 @@ class _CompleteLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, W: Tensor, b: Tensor | None, clean: Tensor, op: Completion) -> Tensor:
         reading = op.read("T", "M", t, clean)
+        W = as_rows(W, t)
         ctx.op = op
         ctx.save_for_backward(W, reading.known[: op.batch.num_core], reading.news)
-        s = reading.known @ W.t() if b is None else torch.addmm(b, reading.known, W.t())
+        s = reading.known @ W.t() if b is None else torch.addmm(as_rows(b, t), reading.known, W.t())
         return accumulate(s, op.P.forward, reading.news @ W.t())
 
     @staticmethod
@@ -153,9 +162,9 @@ class _CompleteLinear(torch.autograd.Function):
         c = known_core.shape[0]
         core, halo = ctx.op.P.backward.columns(c)
         q_core = spmm(core, v[:c])
-        dW = torch.addmm(v[:c].t() @ known_core, q_core.t(), news)
+        dW = outer(v[:c], known_core).add_(outer(q_core, news))
         dt = accumulate(q_core, halo, v[c:]) @ W
-        return dt, dW, column_sums(v[:c]) if ctx.needs_input_grad[2] else None, None, None
+        return dt, dW, total(v[:c]) if ctx.needs_input_grad[2] else None, None, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +284,11 @@ class CMC(HistoryMethod):
         return {name: dict(layers) for name in names}
 
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
-        return {"R2": torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.dtype)}
+        return {"R2": torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.wide)}
+
+    @property
+    def wide_tables(self) -> frozenset[str]:
+        return frozenset(SUMMED)
 
     def reads(self, batch: Batch) -> tuple[Rows, ...]:
         return batch.rows, batch.halo
@@ -303,7 +316,7 @@ class CMC(HistoryMethod):
         if self.adjoints:
             V = run.tables["V"]
             with Evaluating(problem):
-                for l, table in exact_adjoints(problem, chunks, states, lambda _, width: run.table(width)):
+                for l, table in exact_adjoints(problem, chunks, states, lambda _, w: run.table(w, problem.wide)):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
             self._sum_up(run, chunks, "U")
@@ -326,7 +339,7 @@ def _sum(blocks: Extractor, chunks: list[Rows], rows: Table, sums: Table) -> Non
     for out in chunks:
         index = torch.arange(*out.indices(n), device=blocks.P.device) if isinstance(out, slice) else out
         ext = torch.cat([index, blocks.halo(index)])
-        sums.push(out, spmm(blocks.block(index, ext), rows.pull(ext)))
+        sums.push(out, spmm(blocks.block(index, ext), rows.pull(ext).to(sums.data().dtype)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +364,7 @@ def _through(problem: Problem, l: int, rows: Rows, M: Table, T: Table, V: Table)
     """The adjoint of layer l's sums from that of its state: back through the affine map."""
     if problem.model.drives:  # its states are the sums
         return V.pull(rows)
-    m = M.pull(rows).detach().requires_grad_()
-    h0 = problem.model.encode(problem.inputs(rows), Pass())
+    m = M.pull(rows).detach().to(problem.dtype).requires_grad_()
+    h0 = problem.encode(problem.inputs(rows), Pass())
     s = problem.model.layer(l)(T.pull(rows).detach(), _Given(m), Pass(), h0)
-    return torch.autograd.grad(s, m, V.pull(rows))[0]
+    return torch.autograd.grad(s, m, V.pull(rows).to(s.dtype))[0]

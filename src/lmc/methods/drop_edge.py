@@ -72,7 +72,8 @@ class DropEdge(Method):
         assert isinstance(problem.X, Tensor | CSR)  # prepare refuses others
         adj = run.prepared(self.p, generator(problem.device, run.seed, "edges", epoch))
         graph = dataclasses.replace(problem.graph, adj=adj, x=problem.X)
-        return run.seen_by(self.inner, Problem.of(graph, problem.model, problem.device, False, problem.cut))
+        thin = Problem.of(graph, problem.model, problem.device, False, problem.cut, precision=problem.precision)
+        return run.seen_by(self.inner, thin)
 
     def num_batches(self, run: Run) -> int:
         return self.inner.num_batches(run)
@@ -118,3 +119,11 @@ class DropEdge(Method):
     @property
     def tier(self) -> Store:
         return self.inner.tier
+
+    @property
+    def rounds(self) -> bool:
+        return self.inner.rounds
+
+    @property
+    def wide_tables(self) -> frozenset[str]:
+        return self.inner.wide_tables

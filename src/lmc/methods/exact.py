@@ -68,7 +68,7 @@ def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | None, p: P
     """State l of a chunk's rows from state l - 1 of the rows it reads."""
     if previous is not None and not problem.model.reads_input:
         return problem.advance(l, previous, chunk.operator, p, previous)
-    h0 = problem.model.encode(problem.inputs(chunk.ext), p)
+    h0 = problem.encode(problem.inputs(chunk.ext), p)
     return problem.advance(l, h0 if previous is None else previous, chunk.operator, p, h0)
 
 
@@ -139,7 +139,7 @@ def exact_adjoints(
                 chunk = cut(problem, rows, l + 1)
                 s = H[l - 1].pull(chunk.ext).detach().requires_grad_()
                 out = _state(problem, l + 1, chunk, s, Pass())
-                (v,) = torch.autograd.grad(out, s, above.pull(rows))
+                (v,) = torch.autograd.grad(out, s, above.pull(rows).to(out.dtype))
                 if isinstance(chunk.ext, slice):
                     table.push(chunk.ext, v)
                 else:
@@ -165,7 +165,7 @@ def _messages(problem: Problem, l: int, rows: Rows, states: Sequence[Table]) -> 
         return drive(problem, rows, [t.pull(rows) for t in states[: l - 1]], Precomputed(count))
     if l > 1:
         return model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
-    h0 = model.encode(problem.inputs(rows), Pass())
+    h0 = problem.encode(problem.inputs(rows), Pass())
     assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
     return h0
 

@@ -43,22 +43,26 @@ def permuted(graph: Graph, order: Tensor | None, tier: Store, device: torch.devi
 def aggregated_features(
     P: CSR, x: Tensor | CSR, table: Table | None, tier: Store, both: bool, dtype: torch.dtype
 ) -> Tensor | CSR | Table:
-    """P X, with X beside it where the model reads ``both``, on the tier; P is on the training device."""
+    """P X, with X beside it where the model reads ``both``, on the tier; P is on the training device.
+
+    It is summed in the type of P, and kept as ``dtype``; sparse features stay in the former.
+    """
     if isinstance(x, CSR):
         home = P.device if tier.name == "device" else torch.device("cpu")
-        sparse = x.to(home, dtype)
+        sparse = x.to(home, P.dtype)
         product = sparse_product(P, sparse).to(home)
         return beside(product, sparse) if both else product
     if tier.name == "device":
-        dense = x.to(P.device, dtype)
-        return beside(spmm(P, dense), dense) if both else spmm(P, dense)
+        dense = x.to(P.device, P.dtype)
+        PX = spmm(P, dense).to(dtype)
+        return torch.cat([PX, dense.to(dtype)], 1) if both else PX
     n, d = x.shape
     found = tier.table(n, 2 * d if both else d, dtype, P.device)
     blocks = Extractor(P)
     for rows in row_runs(P, max(1, CHUNK // d)):
         index = torch.arange(rows.start, rows.stop, device=P.device)
         ext = torch.cat([index, blocks.halo(index)])
-        read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, dtype)
+        read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, P.dtype)
         PX = spmm(blocks.block(index, ext), read)
         found.push(rows, torch.cat([PX, read[: index.numel()]], 1) if both else PX)
     return found

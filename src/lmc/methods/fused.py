@@ -43,12 +43,13 @@ if triton is not None:
     ):  # fmt: skip
         i, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
         a = tl.load(a_ptr + k, mask=k < d, other=0.0)
-        T = tl.load(T_ptr + there, mask=inside, other=0.0)
-        t = tl.load(t_ptr + here, mask=inside, other=0.0)
+        wide = a_ptr.dtype.element_ty
+        T = tl.load(T_ptr + there, mask=inside, other=0.0).to(wide)
+        t = tl.load(t_ptr + here, mask=inside, other=0.0).to(wide)
         tl.store(news_ptr + here, t - a[None, :] * T, mask=inside)
         if KEEP:
             core = inside & (i < c)[:, None]
-            clean = tl.load(clean_ptr + here, mask=core, other=0.0)
+            clean = tl.load(clean_ptr + here, mask=core, other=0.0).to(wide)
             tl.store(change_ptr + here, clean - T, mask=core)
             tl.store(T_ptr + there, clean, mask=core)
 
@@ -73,14 +74,15 @@ if triton is not None:
         step = tl.where(halo == 1, halo_step, core_step)
         end = tl.where(halo == 1, n, c)
         k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
-        zero = tl.load(T_ptr + k, mask=k < 0, other=0.0)
+        wide = out_ptr.dtype.element_ty
+        zero = tl.load(out_ptr + k, mask=k < 0, other=0.0)
         ff, fT, TT = zero, zero, zero
         for first in range(0, CHUNK, TILE):
             i = halo * c + (tl.program_id(0) * CHUNK + first + g).to(tl.int64) * step
             inside = (i < end)[:, None] & (k < d)[None, :]
             node = tl.load(ext_ptr + i, mask=i < end, other=0)
-            f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0)
-            T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0)
+            f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0).to(wide)
+            T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0).to(wide)
             ff += tl.sum(f * f, 0)
             fT += tl.sum(f * T, 0)
             TT += tl.sum(T * T, 0)
@@ -123,7 +125,8 @@ if triton is not None:
         part = tl.load(part_ptr + i - c, mask=(i >= c) & (i < n), other=0.0)
         tau = tl.minimum(tl.maximum(3 - 20 * part * missed, 0.0), 1.0)
         at, inside = i[:, None] * d + k[None, :], (i < n)[:, None] & (k < d)[None, :]
-        tl.store(out_ptr + at, tl.load(v_ptr + at, mask=inside) * tau[:, None], mask=inside)
+        v = tl.load(v_ptr + at, mask=inside).to(R2_ptr.dtype.element_ty)
+        tl.store(out_ptr + at, v * tau[:, None], mask=inside)
 
 
 def available(*tables: Table) -> bool:
@@ -137,7 +140,7 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     (n, d), c = clean.shape, num_core
     steps = [max(1, num // sample) for num in (c, n - c)]
     programs = max(triton.cdiv(triton.cdiv(num, step), CHUNK) for num, step in zip((c, n - c), steps, strict=True))
-    sums, a, R2 = T.new_empty(programs, 2, 3, d), T.new_empty(d), T.new_empty(())
+    sums, a, R2 = (T.new_empty(shape, dtype=_wide(T)) for shape in ((programs, 2, 3, d), (d,), ()))
     _, width = _shape(clean)
     _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
     _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, TILE=TILE, WIDTH=width, num_warps=8)
@@ -157,20 +160,24 @@ def scale(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) -> Tens
 def news(
     t: Tensor, clean: Tensor, T: Tensor, ext: Tensor, a: Tensor, num_core: int, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """t - a T[ext], and clean_core - T[core]; with ``keep``, T[core] <- clean_core."""
+    """t - a T[ext], and clean_core - T[core], in float32 at least; with ``keep``, T[core] <- clean_core."""
     t, clean = t.contiguous(), clean.contiguous()
-    out, change = torch.empty_like(t), t.new_empty(num_core, t.shape[1])
+    out, change = torch.empty_like(t), t.new_empty(num_core, t.shape[1], dtype=_wide(t))
     grid, width = _shape(t)
     _news[grid](t, clean, T, ext, a, out, change, t.shape[0], num_core, t.shape[1], KEEP=keep, ROWS=ROWS, WIDTH=width)
     return out, change
 
 
-def known(M: Tensor, A: Tensor | None, ext: Tensor, a: Tensor) -> Tensor:
-    """a M[ext]; given A, M[ext] += A afterwards."""
-    out = M.new_empty(ext.numel(), M.shape[1])
+def known(M: Tensor, A: Tensor | None, ext: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
+    """a M[ext] as ``dtype``; given A, M[ext] += A afterwards."""
+    out = M.new_empty(ext.numel(), M.shape[1], dtype=dtype)
     grid, width = _shape(out)
     _known[grid](M, out if A is None else A, ext, a, out, *out.shape, KEEP=A is not None, ROWS=ROWS, WIDTH=width)
     return out
+
+
+def _wide(rows: Tensor) -> torch.dtype:
+    return torch.promote_types(rows.dtype, torch.float32)
 
 
 def _shape(rows: Tensor) -> tuple[tuple[int], int]:

@@ -78,6 +78,10 @@ class GraphSAINT(Method):
         check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)
 
     @property
+    def rounds(self) -> bool:
+        return False
+
+    @property
     def all_rows_teach(self) -> bool:
         return True
 

@@ -87,7 +87,7 @@ class LMC4Conv(HistoryMethod):
         P = problem.blocks.induced(ext)
         beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))
         operator = Aggregation(self._forward(problem, P, core), self._backward(problem, P, core))
-        return halo, self.operators(problem, ext.numel(), operator), beta
+        return halo, self.operators(problem, ext.numel(), operator), beta.to(problem.dtype)
 
     def _forward(self, problem: Problem, P: CSR, core: Tensor) -> CSR:
         """P on core and halo rows.

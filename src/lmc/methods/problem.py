@@ -15,6 +15,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph
 from lmc.history import Store, Table
 from lmc.methods.features import aggregated_features, permuted, plain_features, tier_of
+from lmc.methods.precision import row_type
 from lmc.models import Model, Operator, Pass
 
 Cut = Literal["before", "after"]
@@ -60,29 +61,31 @@ class Problem:
         swap_dropout: bool = False,
         order: Tensor | None = None,
         features: str | Store = "device",
+        precision: str = "float32",
     ) -> Problem:
         """Move graph, with its nodes in ``order``, and model to ``device`` and do once what need not be done again.
 
         With ``swap_dropout``, P X is computed once even where the model drops features out before they are
-        aggregated; the dropout then falls on P X.
+        aggregated; the dropout then falls on P X. P is normalised, and P X summed, in the type of the parameters; both
+        are rounded to that of the rows (``precision``) afterwards. Sparse features are not.
         """
         if cut not in ("before", "after"):
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
         model.to(device)
-        dtype = next(model.parameters()).dtype
+        wide, rows = next(model.parameters()).dtype, row_type(precision, model, device)
+        dtype = wide if isinstance(graph.x, CSR) else rows
         aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
         both = aggregated and model.keeps_features
         tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
         graph = graph.to(device, features=False)
-        found, kinds = model.matrices(graph.adj, dtype)
-        P = found[0]
+        found, kinds = model.matrices(graph.adj, wide)
         X: Tensor | CSR | Table
         if aggregated:
-            X = aggregated_features(P, graph.x, table, tier, both, dtype)
+            X = aggregated_features(found[0], graph.x, table, tier, both, dtype)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)
-        matrices = tuple(Extractor(matrix) for matrix in found)
+        matrices = tuple(Extractor(matrix.to(dtype=rows)) for matrix in found)
         return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 
     def on(self, kind: int) -> Problem:
@@ -112,12 +115,23 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of rows, tables and P."""
         return self.P.dtype
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The type of the parameters, of losses, and of what is added up over steps."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def precision(self) -> str:
+        """What :meth:`of` was asked for."""
+        return "bfloat16" if self.dtype == torch.bfloat16 else "float32"
 
     def completeness(self, P: CSR, halo: Tensor) -> Tensor:
         """x = deg_local / deg_global of the halo, the last rows of the block P; without self-loops, [num_halo, 1]."""
         deg_local, deg_global = P.degrees()[P.num_rows - halo.numel() :] - 1, self.P.degrees()[halo] - 1
-        return (deg_local.to(self.dtype) / deg_global).unsqueeze(1)
+        return (deg_local.to(self.wide) / deg_global).unsqueeze(1)
 
     def inputs(self, rows: slice | Tensor) -> Tensor | CSR:
         """What the encoder reads for these rows."""
@@ -137,11 +151,16 @@ class Problem:
         """Logits from what :meth:`inputs` gives; the state of every layer is what ``at`` makes of it."""
         if self.model.drives:
             return self.model.drive(x, p, at)
-        s = h0 = self.model.encode(x, p)
+        s = h0 = self.encode(x, p)
         for l in range(1, self.model.num_layers + 1):
             s = at(l, partial(self._advance, l, s, p, h0))
         assert isinstance(s, Tensor)
         return self.finish(s, p)
+
+    def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
+        """h^0, in the type of the rows; features that are sparse, and not transformed, as they are."""
+        h0 = self.model.encode(x, p)
+        return h0 if isinstance(h0, CSR) else h0.to(self.dtype)
 
     def _advance(self, l: int, s: Tensor | CSR, p: Pass, h0: Tensor | CSR, P: Operator) -> Tensor:
         return self.advance(l, s, P, p, h0)
@@ -150,11 +169,11 @@ class Problem:
         """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
         layer = self.model.layer(l)
         if self.cut == "after":
-            return layer.activate(layer(s, P, p, h0), p)
+            return layer.activate(layer(s, P, p, h0).to(self.dtype), p)
         if l > 1:
             assert isinstance(s, Tensor)
             s = self.model.layer(l - 1).activate(s, p)
-        return layer(s, P, p, h0)
+        return layer(s, P, p, h0).to(self.dtype)
 
     def finish(self, s: Tensor, p: Pass) -> Tensor:
         """Logits from the state of layer L."""
@@ -169,6 +188,7 @@ class Problem:
 
     def row_losses(self, logits: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
         """loss_i / |V_L| of every row, zero where it is not labelled; multi-label rows take the mean over labels."""
+        logits = logits.to(self.wide)
         if self.graph.multi_label:
             each = F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none")
             losses = each.mean(1) * labelled

@@ -56,7 +56,10 @@ class Run:
         self._sent_for: Batch | None = None
         settles = problem.model.recurrent
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
-        self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
+        types = {name: problem.wide if name in method.wide_tables else problem.dtype for name in kept}
+        self.tables = {
+            name: {l: self.table(width, types[name]) for l, width in layers.items()} for name, layers in kept.items()
+        }
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
@@ -248,10 +251,10 @@ class Run:
         other.prepared = method.prepare(problem, self.seed)
         return other
 
-    def table(self, width: int) -> Table:
-        """A table of zeros on the method's tier, one row a node."""
+    def table(self, width: int, dtype: torch.dtype | None = None) -> Table:
+        """A table of zeros on the method's tier, one row a node, by default of the rows' type."""
         problem = self.problem
-        return self.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
+        return self.method.tier.table(problem.graph.num_nodes, width, dtype or problem.dtype, problem.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a later run needs to go on as if this one had not stopped."""
@@ -290,6 +293,11 @@ class Run:
                 raise CheckpointError(
                     f"history {'{}[{}]'.format(*name.split('.'))} has shape {list(mine.shape)} but the state holds "
                     f"{list(kept.shape)}: bind the method to this graph again"
+                )
+            if kept.dtype != mine.dtype:
+                raise CheckpointError(
+                    f"history {'{}[{}]'.format(*name.split('.'))} is {mine.dtype} but the state holds {kept.dtype}: "
+                    "bind with the same precision"
                 )
             overwrite(table, kept)
         self.generator.set_state(state["generator"].cpu())

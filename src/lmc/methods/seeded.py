@@ -44,6 +44,10 @@ class SeedMethod(Method):
         return True
 
     @property
+    def rounds(self) -> bool:
+        return False
+
+    @property
     def several_matrices(self) -> bool:
         return False
 

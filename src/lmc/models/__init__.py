@@ -9,7 +9,7 @@ from lmc.models.gin import GIN
 from lmc.models.pna import PNA
 from lmc.models.recgcn import RecGCN
 from lmc.models.recurrent import Recurrent
-from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass, column_sums
+from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
 from lmc.models.sage import SAGE
 from lmc.models.sign import SIGN
 from lmc.models.wrap import wrap
@@ -34,6 +34,5 @@ __all__ = [
     "Pass",
     "RecGCN",
     "Recurrent",
-    "column_sums",
     "wrap",
 ]

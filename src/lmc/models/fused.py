@@ -79,12 +79,12 @@ if triton is not None:
     @triton.jit
     def _add_up(v_ptr, out_ptr, n, d, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
         i, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-        total = tl.load(
-            v_ptr + i[:, None].to(tl.int64) * stride + k[None, :], mask=(i < 0)[:, None] & (k < d)[None, :], other=0.0
-        )
+        wide = out_ptr.dtype.element_ty
+        total = tl.zeros((ROWS, WIDTH), dtype=wide)
         for first in range(0, n, tl.num_programs(0) * ROWS):
             inside = (first + i < n)[:, None] & (k < d)[None, :]
-            total += tl.load(v_ptr + (first + i)[:, None].to(tl.int64) * stride + k[None, :], mask=inside, other=0.0)
+            at = (first + i)[:, None].to(tl.int64) * stride + k[None, :]
+            total += tl.load(v_ptr + at, mask=inside, other=0.0).to(wide)
         tl.store(out_ptr + tl.program_id(0) * d + k, tl.sum(total, 0), mask=k < d)
 
 
@@ -149,9 +149,9 @@ class RectifyAndDrop(torch.autograd.Function):
 
 
 def column_sums(v: Tensor) -> Tensor:
-    """v.sum(0) of a matrix whose rows are contiguous."""
+    """v.sum(0), in float32 at least, of a matrix whose rows are contiguous."""
     n, d = v.shape
     programs = max(1, min(PROGRAMS, triton.cdiv(n, ROWS)))
-    partial = v.new_empty(programs, d)
+    partial = v.new_empty(programs, d, dtype=torch.promote_types(v.dtype, torch.float32))
     _add_up[(programs,)](v, partial, n, d, v.stride(0), ROWS=ROWS, WIDTH=triton.next_power_of_2(d))
     return partial.sum(0)

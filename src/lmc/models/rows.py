@@ -71,18 +71,30 @@ class Pass:
         return num_rows if self.num_core is None else min(self.num_core, num_rows)
 
 
-def column_sums(v: Tensor) -> Tensor:
-    """v.sum(0)."""
-    return fused.column_sums(v) if fused.available(v) and v.stride(1) == 1 else v.sum(0)
+def as_rows(W: Tensor, t: Tensor | CSR) -> Tensor:
+    """Parameters in the type of the rows they multiply."""
+    return W.to(t.dtype)
 
 
 def _times(t: Tensor | CSR, W: Tensor) -> Tensor:
     return spmm(t, W.t().contiguous()) if isinstance(t, CSR) else t @ W.t()
 
 
-def _outer(g: Tensor, t: Tensor | CSR) -> Tensor:
-    # contiguous: a fused optimiser expects gradients laid out as their parameters
-    return spmm(t.t(), g.contiguous()).t().contiguous() if isinstance(t, CSR) else g.t() @ t
+def outer(g: Tensor, t: Tensor | CSR) -> Tensor:
+    """g^T t, a parameter's gradient: of bfloat16 rows it is the float32 it is summed in."""
+    if isinstance(t, CSR):
+        # contiguous: a fused optimiser expects gradients laid out as their parameters
+        return spmm(t.t(), g.to(t.dtype).contiguous()).t().contiguous()
+    if t.dtype != torch.bfloat16:
+        return g.t() @ t
+    return torch.mm(g.t(), t, out_dtype=torch.float32) if t.is_cuda else g.float().t() @ t.float()
+
+
+def total(g: Tensor) -> Tensor:
+    """The sum of the rows, in float32 at least."""
+    if fused.available(g) and g.stride(1) == 1:
+        return fused.column_sums(g)
+    return g.sum(0, dtype=torch.promote_types(g.dtype, torch.float32))
 
 
 def _leading(t: Tensor | CSR, rows: int) -> Tensor | CSR:
@@ -104,11 +116,12 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor | CSR, W: Tensor, b: Tensor | None, num_core: int) -> Tensor:
+        W = as_rows(W, t)
         _keep(ctx, t, W)
         ctx.num_core = num_core
         if b is None:
             return _times(t, W)
-        return _times(t, W).add_(b) if isinstance(t, CSR) else torch.addmm(b, t, W.t())
+        return _times(t, W).add_(b) if isinstance(t, CSR) else torch.addmm(as_rows(b, t), t, W.t())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
@@ -116,7 +129,7 @@ class _Linear(torch.autograd.Function):
         t, W = _kept(ctx)
         core = v[: ctx.num_core]
         dt = v @ W if ctx.needs_input_grad[0] else None
-        return dt, _outer(core, _leading(t, ctx.num_core)), column_sums(core) if ctx.needs_input_grad[2] else None, None
+        return dt, outer(core, _leading(t, ctx.num_core)), total(core) if ctx.needs_input_grad[2] else None, None
 
 
 class _NarrowLinear(torch.autograd.Function):
@@ -127,9 +140,10 @@ class _NarrowLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor | CSR, W: Tensor, b: Tensor | None, P: Aggregation, num_core: int) -> Tensor:
+        W = as_rows(W, t)
         _keep(ctx, t, W)
         ctx.P, ctx.num_core = P, num_core
-        s = spmm(P.forward, _times(t, W))
+        s = spmm(P.forward, _times(t, W).to(P.forward.dtype))
         return s if b is None else s.add_(b)
 
     @staticmethod
@@ -148,8 +162,8 @@ class _NarrowLinear(torch.autograd.Function):
             q_core = spmm(P.forward.t(), v_core)
         assert q_core is not None
         dt = q @ W if needs_dt and q is not None else None
-        db = column_sums(v[: ctx.num_core]) if ctx.needs_input_grad[2] else None
-        return dt, _outer(q_core, t), db, None, None
+        db = total(v[: ctx.num_core]) if ctx.needs_input_grad[2] else None
+        return dt, outer(q_core, t), db, None, None
 
 
 class _Affine(torch.autograd.Function):
@@ -159,14 +173,15 @@ class _Affine(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, num_core: int) -> Tensor:
         ctx.save_for_backward(x, scale)
         ctx.num_core = num_core
-        return torch.addcmul(shift, x, scale)
+        return torch.addcmul(shift, x, scale).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         (g,) = grads
         x, scale = ctx.saved_tensors
         core = g[: ctx.num_core]
-        return g * scale, column_sums(core * x[: ctx.num_core]), column_sums(core), None
+        dx, dscale = (g * scale).to(g.dtype), total(core.to(scale.dtype) * x[: ctx.num_core])
+        return dx, dscale, total(core), None
 
 
 class _Shift(torch.autograd.Function):
@@ -175,12 +190,12 @@ class _Shift(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, b: Tensor, num_core: int) -> Tensor:
         ctx.num_core = num_core
-        return x + b
+        return (x + b).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (g,) = grads
-        return g, column_sums(g[: ctx.num_core]), None
+        return g, total(g[: ctx.num_core]), None
 
 
 class Bias(nn.Module):
