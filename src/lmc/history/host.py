@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lmc.history.base import Table
 from lmc.history.staged import StagedTable
@@ -16,13 +18,21 @@ class HostTable(StagedTable):
     def __init__(
         self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device, behind: bool | None = None
     ) -> None:
-        # the rows themselves are gathered by the host: the copies it makes of them are page-locked, not they
-        super().__init__(torch.zeros(num_rows, width, dtype=dtype), device, behind)
+        super().__init__(_zeros(num_rows, width, dtype, device), device, behind)
+
+
+def _zeros(num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Pages of their own, which can be locked one table at a time; torch's own page-locked memory comes in powers of
+    two."""
+    count = num_rows * width
+    if device.type != "cuda" or not count:
+        return torch.zeros(num_rows, width, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype, count=count).view(num_rows, width)
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Rows in host memory, copied through page-locked buffers: for tables that do not fit on the GPU."""
+    """Rows in page-locked host memory, which the GPU reads and writes itself: for tables that do not fit on it."""
 
     name: str = "host"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Table, overwrite
+from lmc.history import StagedTable, Table, overwrite
 from lmc.methods import recurrent
 from lmc.methods.ahead import Lookahead
 from lmc.methods.capture import Recorder
@@ -61,11 +61,14 @@ class Run:
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
         self.prepared = method.prepare(problem, seed)
-        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor what
-        # travels between tiers
-        stays = all(t.tier == "device" for t in self.all_tables()) and problem.features == "device"
+        # rows that are solved for are asked for twice: what is written of them is not held back
+        travel = [] if settles else [*self.all_tables(), problem.stored]
+        self._staged = [table for table in travel if isinstance(table, StagedTable)]
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor sparse
+        # features on their way
+        stays = problem.features == "device" or problem.stored is not None
         records = problem.device.type == "cuda" and stays and not (settles or problem.model.drives)
-        self._recorder = Recorder(problem.device, self.generator) if records else None
+        self._recorder = Recorder(problem.device, self.generator, self._staged) if records else None
 
     @property
     def H(self) -> dict[int, Table]:
@@ -113,7 +116,13 @@ class Run:
         def step() -> tuple[list[Tensor], Tensor]:
             return self.method.estimate(self, batch, keep=True, dropout=True)
 
-        grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
+        recorder = self._recorder if batch.fixed else None
+        self.prefetch(batch)
+        for table in self._staged:
+            table.arrive(fixed=recorder is not None)
+        grads, loss = step() if recorder is None else recorder(batch, step)
+        for table in self._staged:
+            table.leave()
         self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
