@@ -182,12 +182,13 @@ def test_a_step_reads_at_a_fixed_place_where_it_is_recorded(table: StagedTable) 
         seen.append(table.pull(rows))
         table.leave()
     assert seen[0].data_ptr() == seen[2].data_ptr()
-    assert table.held > 0
+    assert table.held[0] > 0
 
 
-def test_rows_that_are_on_the_device_do_not_travel() -> None:
+@pytest.mark.parametrize("kind", [HostTable, DiskTable])
+def test_rows_that_are_on_the_device_do_not_travel(kind: type[HostTable] | type[DiskTable]) -> None:
     """Those of the step before, and of what the last two steps pushed, are not read from the host table."""
-    made = HostTable(N, WIDTH, torch.float64, CPU, behind=True)
+    made = kind(N, WIDTH, torch.float64, CPU, behind=True)
     made.push(slice(0, N), start())
     made.prefetch(HALO)
     made.arrive(fixed=False)
@@ -261,7 +262,7 @@ def test_a_folder_without_room_is_refused_before_training(tmp_path: Path) -> Non
 
 def test_pages_of_a_file_are_handed_back_and_nothing_is_lost() -> None:
     n, width = 3 * RESIDENT // 1024, 256  # a table three times what may stay mapped
-    made = DiskTable(n, width, torch.float32, CPU)
+    made = DiskTable(n, width, torch.float32, CPU, resident=RESIDENT)
     for first in range(0, n, n // 24):
         rows = slice(first, min(n, first + n // 24))
         made.push(rows, torch.full((rows.stop - rows.start, width), float(first)))

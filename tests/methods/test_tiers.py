@@ -158,6 +158,24 @@ def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
     assert asked[tables][0] is second.halo
     run.accumulate(second)
     assert len(asked) == 3 * tables
+    last = [run.accumulate(batch) and batch for batch in batches][-1]
+    following = next(run.batches())  # of the next epoch
+    assert following is not last
+    assert asked[-tables][0] is following.halo
+
+
+def test_an_epoch_is_drawn_once_though_it_is_looked_into_before() -> None:
+    g = random_graph()
+    run = LMC4Conv(clusters_per_batch=2, redraw=True, history=Behind()).bind(g, make("gcn", g), parts_of(g, 6))
+    seen = []
+    for _ in range(3):
+        for batch in run.batches():
+            seen.append(batch)
+            run.accumulate(batch)
+    other = LMC4Conv(clusters_per_batch=2, redraw=True).bind(g, make("gcn", g), parts_of(g, 6))
+    want = [batch for _ in range(3) for batch in other.batches()]
+    assert len({id(b) for b in seen}) == len(want)
+    assert all(torch.equal(a.core, b.core) for a, b in zip(seen, want, strict=True))
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -100,7 +100,13 @@ def plan(
     ]
     items += _features(graph, problem)
     items.append(Item("structure", "device", _structure(graph, problem)))
-    if keep_batches and not method.redraw and method.caches_batches:
+    fixed = keep_batches and not method.redraw and method.caches_batches
+    if found.travelling:
+        # a recorded step has places of its own beside the two that rows come and go by in turns
+        rows = found.travelling * (3 if fixed and found.run.records else 2) // 2
+        places = sum(table.held[1] for table in found.run.travelling) * n // problem.graph.num_nodes
+        items.append(Item("rows on their way", "device", rows + places))
+    if fixed:
         mean = sum(s.rows for s in sizes) / len(sizes)
         items.append(Item("batches", "device", round(found.batch * clusters.num_batches * mean / largest.rows)))
     each = [p.numel() * p.element_size() for p in model.parameters()]

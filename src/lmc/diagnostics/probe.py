@@ -72,11 +72,12 @@ def _size(adj: CSR, core: Tensor) -> BatchSize:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), and a run of the
-    small graph, for what does not depend on size."""
+    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), and rows on their
+    way between tiers (``travelling``); and a run of the small graph, for what does not depend on size."""
 
     step: int
     batch: int
+    travelling: int
     run: Run
 
 
@@ -94,7 +95,8 @@ def probe(
     scales = (large / 2, large)
     small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
     found = [_measured(graph, model, small, size.scaled(scale), device, features, keep_batches) for scale in scales]
-    return Probe(_line(scales, [f.step for f in found]), _line(scales, [f.batch for f in found]), found[1].run)
+    step, batch, travelling = (_line(scales, [getattr(f, of) for f in found]) for of in ("step", "batch", "travelling"))
+    return Probe(step, batch, travelling, found[1].run)
 
 
 def _line(x: Sequence[float], y: Sequence[int]) -> int:
@@ -126,7 +128,8 @@ def _measured(
     for _ in range(2):  # what is made once and kept is made now
         run.accumulate(batch)
         mine.zero_grad(set_to_none=True)
-    return Probe(peak_bytes(step, device), held(batch), run)
+    peak = peak_bytes(step, device)
+    return Probe(peak, held(batch), sum(table.held[0] for table in run.travelling), run)
 
 
 def proportioned(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:

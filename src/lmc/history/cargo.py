@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +27,11 @@ class Load:
     delivered: Ticket | None = None
     view: Tensor | None = None
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A name for these rows, as long as they live."""
+        return tuple((rows.start, rows.stop) if isinstance(rows, slice) else id(rows) for rows in self.asked)
+
     def number(self) -> Tensor:
         """Write down on the shelf which rows these are; in the lane, since the training stream has a step to do."""
         start = 0
@@ -44,6 +50,31 @@ class Load:
         assert self.view is not None
         start = sum(count(rows) for rows in self.asked[:piece])
         return self.view[start : start + count(self.asked[piece])]
+
+
+@dataclass(eq=False)
+class Hall:
+    """Memory at fixed places: a recorded step finds its rows, or leaves them, where it did in every epoch.
+
+    Steps never run at the same time, and share it.
+    """
+
+    make: Callable[[int], Tensor]
+    rooms: dict[tuple[object, ...], tuple[tuple[Rows, ...], Tensor]] = field(default_factory=dict)
+    buffers: list[Tensor] = field(default_factory=list)
+
+    def room(self, load: Load, num: int) -> Tensor:
+        """The place of ``num`` rows for the step with this load."""
+        if load.key not in self.rooms:
+            if not self.buffers or self.buffers[-1].shape[0] < num:
+                self.buffers.append(self.make(num))
+            self.rooms[load.key] = load.asked, self.buffers[-1][:num]  # the key is theirs while they live
+        return self.rooms[load.key][1]
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes."""
+        return sum(buffer.nbytes for buffer in self.buffers)
 
 
 @dataclass(eq=False)

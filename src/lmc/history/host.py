@@ -27,7 +27,9 @@ def _zeros(num_rows: int, width: int, dtype: torch.dtype, device: torch.device) 
     count = num_rows * width
     if device.type != "cuda" or not count:
         return torch.zeros(num_rows, width, dtype=dtype)
-    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype, count=count).view(num_rows, width)
+    own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    pages = mmap.mmap(-1, count * dtype.itemsize, **own)
+    return torch.frombuffer(pages, dtype=dtype, count=count).view(num_rows, width)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Ticket:
         if self._lane is not None:
             self._lane.catch_up(self._number)
         elif (event := self.event) is not None:
-            torch.cuda.current_stream().wait_event(event)
+            torch.cuda.current_stream(event.device).wait_event(event)
 
     def finish(self) -> None:
         """The host waits for it."""

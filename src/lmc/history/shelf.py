@@ -49,11 +49,6 @@ class Shelf:
         """The values there are."""
         return self.values[: self.num]
 
-    @property
-    def size(self) -> int:
-        """Bytes it takes."""
-        return sum(t.nbytes for t in (self.rows, self.values, self.place))
-
     def find(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Where ``rows`` stand here, and whether they do."""
         at = self.place[rows].clamp(max=self.num - 1)

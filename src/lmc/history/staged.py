@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lmc.history.base import Rows
-from lmc.history.cargo import Load, Parcel, Write, count, known, on_host
+from lmc.history.cargo import Hall, Load, Parcel, Write, count, known, on_host
 from lmc.history.device import write
 from lmc.history.lanes import Lane, Ticket, mark
 from lmc.history.shelf import Shelf, gather, index_of, lock, overlay, put, scatter
@@ -49,6 +49,7 @@ class StagedTable:
         self._reach = tier != "disk" and (not self._cuda or lock(rows, device, self))
         self._reading = Lane(device, threaded=not self._reach)
         self._writing = Lane(device, late=True) if self._reach else self._reading
+        self._here = torch.zeros(0 if self._reach or not self.stages else rows.shape[0], dtype=torch.bool)
         self.strays = False
         """Whether a step read or wrote in an order for which it had to wait; it cannot be recorded then."""
         self._inside = False
@@ -58,8 +59,9 @@ class StagedTable:
         """What the step under way has pushed; a recording puts its own here when it is replayed."""
         self._parcels: list[Parcel] = []
         self._last = self._behind = Ticket()
-        self._fronts: dict[tuple[object, ...], tuple[tuple[Rows, ...], Tensor]] = {}
-        self._halls: list[Tensor] = []
+        self._fixed = False
+        self._front = Hall(self._empty)
+        self._counters: list[Hall] = []
 
     # ---- the five verbs
 
@@ -97,13 +99,13 @@ class StagedTable:
         if near is not None and near.delivered is not None:
             after.append(near.delivered)
         shelves = tuple(s for s in (older and older.shelf, near and near.shelf) if s)
+        newest = self._parcels[-1].contents if self._parcels else []  # will be laid over them in any case
         if self._reach:
-            newest = self._parcels[-1].contents if self._parcels else []
-            skip = next((r for r in newest if isinstance(r, slice)), None)  # will be laid over in any case
+            skip = next((r for r in newest if isinstance(r, slice)), None)
             work = partial(self._fetch, load, shelves, skip)
         else:
-            there = [on_host(r) for r in rows]
-            work = partial(self._fetch_by_hand, load, there, shelves[: older is not None])
+            here = [*newest, *(older.contents if older else ()), *(near.asked if near else ())]
+            work = partial(self._fetch_by_hand, load, shelves, [on_host(r) for r in rows], [on_host(r) for r in here])
         read = tuple(r for r in rows if isinstance(r, Tensor) and self._cuda)
         load.ticket = self._reading.do(work, tuple(after), read)
         self._load, self._last = load, mark(self._device)
@@ -121,10 +123,11 @@ class StagedTable:
     # ---- a step
 
     def arrive(self, fixed: bool) -> None:
-        """A step begins: deliver what was sent for, with ``fixed`` always to the same place."""
+        """A step begins: deliver what was sent for. With ``fixed`` it finds and leaves its rows at the same places in
+        every epoch, so that it can be recorded."""
         if not self.stages:
             return
-        self._inside = True
+        self._inside, self._fixed = True, fixed
         if self._load is not None:
             self._deliver(self._load, fixed)
 
@@ -144,17 +147,7 @@ class StagedTable:
                 overlay(shelf.filled, shelf.rows[: shelf.num], self._parcels[-1].shelf)
             load.delivered, load.view = mark(self._device), shelf.filled
         if fixed:
-            load.view = self._place_for(load).copy_(shelf.filled)
-
-    def _place_for(self, load: Load) -> Tensor:
-        """Memory for these rows that is the same in every epoch: a recorded step reads them there."""
-        key = tuple((r.start, r.stop) if isinstance(r, slice) else id(r) for r in load.asked)
-        if key not in self._fronts:
-            num = load.shelf.num
-            if not self._halls or self._halls[-1].shape[0] < num:
-                self._halls.append(self._empty(num))
-            self._fronts[key] = load.asked, self._halls[-1][:num]
-        return self._fronts[key][1]
+            load.view = self._front.room(load, shelf.num).copy_(shelf.filled)
 
     def _pack(self, log: list[Write]) -> None:
         parcel = self._parcels.pop(0) if len(self._parcels) == 2 else None
@@ -201,13 +194,22 @@ class StagedTable:
         index = load.number()
         gather(self._rows, index, load.shelf.filled, shelves, load.shelf.place, skip)
 
-    def _fetch_by_hand(self, load: Load, there: list[Rows], parcels: tuple[Shelf, ...]) -> None:
-        index, start = load.number(), 0
-        for rows in there:
-            load.shelf.values[start : start + count(rows)].copy_(self._gather(rows), non_blocking=True)
-            start += count(rows)
-        for parcel in parcels:
-            overlay(load.shelf.filled, index, parcel)
+    def _fetch_by_hand(self, load: Load, shelves: tuple[Shelf, ...], asked: list[Rows], here: list[Rows]) -> None:
+        """The same with row numbers on the host, of those asked for and of those on the device."""
+        shelf, index = load.shelf, load.number()
+        shelf.place[index] = torch.arange(shelf.num, dtype=shelf.place.dtype, device=self._device)
+        rows = torch.cat([index_of(r, torch.device("cpu")) for r in asked])
+        for r in here:
+            self._here[r] = True
+        at = (~self._here[rows]).nonzero().squeeze(1)
+        for r in here:
+            self._here[r] = False
+        found = self._gather(rows[at])
+        if self._cuda:
+            at, found = at.pin_memory(), found.to(self._device, non_blocking=True)
+        shelf.filled.index_copy_(0, at.to(self._device, non_blocking=True), found)
+        for on in reversed(shelves):
+            overlay(shelf.filled, index, on)
 
     # ---- outside of a step, or in an order that a step has to wait for
 
@@ -216,11 +218,11 @@ class StagedTable:
             load = self._load
             piece = None if load is None else load.piece(rows)
             if not adds:
-                self.log.append(Write(rows, values.to(self._rows.dtype, copy=True), piece))
+                self.log.append(Write(rows, self._kept(values), piece))
                 return
             if load is not None and piece is not None and self._untouched(piece):
                 self._deliver(load)
-                self.log.append(Write(rows, (load.of(piece) + values).to(self._rows.dtype), piece))
+                self.log.append(Write(rows, self._kept(load.of(piece) + values), piece))
                 return
         self._settle()
         if self._reach and self._cuda and values.is_cuda:
@@ -234,6 +236,14 @@ class StagedTable:
         if self._cuda:
             torch.cuda.synchronize(self._device)
         self._change(on_host(rows), values.cpu(), adds)
+
+    def _kept(self, values: Tensor) -> Tensor:
+        """A copy of what a step pushes, which may be written over before it is packed."""
+        if not self._fixed or self._load is None:
+            return values.to(self._rows.dtype, copy=True)
+        if len(self._counters) == len(self.log):
+            self._counters.append(Hall(self._empty))
+        return self._counters[len(self.log)].room(self._load, values.shape[0]).copy_(values)
 
     def _untouched(self, piece: int) -> bool:
         """Whether what was delivered of it is the newest there is: this step wrote other pieces alone."""
@@ -270,10 +280,11 @@ class StagedTable:
     # ---- memory on the device
 
     @property
-    def held(self) -> int:
-        """Bytes on the training device for rows on their way."""
+    def held(self) -> tuple[int, int]:
+        """Bytes on the training device for rows on their way, and for knowing where they are."""
         shelves = [*self._spare, *(p.shelf for p in self._parcels), *([] if self._load is None else [self._load.shelf])]
-        return sum(shelf.size for shelf in shelves) + sum(hall.nbytes for hall in self._halls)
+        halls = sum(hall.size for hall in (self._front, *self._counters))
+        return sum(s.rows.nbytes + s.values.nbytes for s in shelves) + halls, sum(s.place.nbytes for s in shelves)
 
     def _new_load(self, rows: tuple[Rows, ...]) -> Load:
         """Room for these rows, where those of the step before the one under way were."""

@@ -55,6 +55,8 @@ class Method(recurrent.Answers):
     """Whether it trains models of several layers."""
     halo_teaches: ClassVar[bool] = False
     """Whether halo rows teach the weights that a sum reads them through (:class:`lmc.models.Pass`)."""
+    looks_ahead: ClassVar[bool] = True
+    """Whether the batches of an epoch may be drawn before the epoch before has ended."""
     accepts: ClassVar[str] = "any"
     """The models it can train, in half a sentence; :meth:`check` refuses the others."""
 
