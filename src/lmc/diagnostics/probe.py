@@ -72,8 +72,8 @@ def _size(adj: CSR, core: Tensor) -> BatchSize:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), and rows on their
-    way between tiers (``travelling``); and a run of the small graph, for what does not depend on size."""
+    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), what rows on
+    their way between tiers take (``travelling``), and a run of the small graph, for what does not depend on size."""
 
     step: int
     batch: int
