@@ -2,7 +2,7 @@
 
 from lmc.history.auto import Auto
 from lmc.history.base import Rows, Store, Table, overwrite
-from lmc.history.cargo import Write, known
+from lmc.history.cargo import Write
 from lmc.history.device import Device, DeviceTable
 from lmc.history.disk import Disk, DiskTable
 from lmc.history.host import HostTable, Pinned
@@ -25,7 +25,6 @@ __all__ = [
     "Table",
     "Write",
     "free_memory",
-    "known",
     "overwrite",
     "store",
 ]

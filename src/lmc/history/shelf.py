@@ -202,7 +202,7 @@ def put(shelf: Shelf, rows: Rows, values: Tensor) -> None:
         return
     if not num:
         return
-    first, index = (rows.start, shelf.rows) if isinstance(rows, slice) else (0, rows)
+    first, index = (rows.start, shelf.rows) if isinstance(rows, slice) else (0, rows.to(values.device))
     args = (values.contiguous(), index, shelf.rows, shelf.values, shelf.place, first, offset, num, values.shape[1])
     _put[(triton.cdiv(num, ROWS),)](*args, RUN=isinstance(rows, slice), ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
 
@@ -214,13 +214,13 @@ def scatter(values: Tensor, rows: Rows, table: Tensor) -> None:
     elif triton is None or not values.is_cuda:
         table.index_copy_(0, rows, values)
     elif rows.numel():
-        values = values.to(table.dtype).contiguous()
-        _scatter[(GRID,)](values, rows, table, rows.numel(), values.shape[1], ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
+        values, index = values.to(table.dtype).contiguous(), rows.to(values.device)
+        _scatter[(GRID,)](values, index, table, rows.numel(), values.shape[1], ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
 
 
 def index_of(rows: Rows, device: torch.device) -> Tensor:
-    """Row numbers as a tensor."""
-    return torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+    """Row numbers as a tensor on ``device``."""
+    return torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
 
 
 def lock(rows: Tensor, device: torch.device, owner: object) -> bool:

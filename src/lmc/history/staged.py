@@ -92,8 +92,10 @@ class StagedTable:
             return
         before, older = self._load, self._parcels[0] if len(self._parcels) == 2 else None
         near = before if before is not None and before.delivered is not None else None
+        if before is not None and near is None and not self._reach:
+            before.ticket.finish()  # nobody waited for it, and its shelf is about to be used again
         load = self._new_load(rows)
-        after = [self._last, self._behind, *(known(r) for r in rows if isinstance(r, Tensor) and self._cuda)]
+        after = [load.ticket, self._last, self._behind, *(known(r) for r in rows if isinstance(r, Tensor))]
         if older is not None:
             after.append(older.ready)
         if near is not None and near.delivered is not None:
@@ -106,12 +108,20 @@ class StagedTable:
         else:
             here = [*newest, *(older.contents if older else ()), *(near.asked if near else ())]
             work = partial(self._fetch_by_hand, load, shelves, [on_host(r) for r in rows], [on_host(r) for r in here])
-        read = tuple(r for r in rows if isinstance(r, Tensor) and self._cuda)
+        read = tuple(r for r in rows if isinstance(r, Tensor) and r.is_cuda)
         load.ticket = self._reading.do(work, tuple(after), read)
         self._load, self._last = load, mark(self._device)
         # a hand that waits for the step under way would keep the next rows waiting
         for parcel in self._parcels if self._reach else self._parcels[:-1]:
             self._send(parcel)
+
+    def expect(self, *rows: Rows) -> None:
+        """These row numbers, just computed on the current stream, will be asked for or pushed to."""
+        for r in rows:
+            if isinstance(r, Tensor):
+                known(r)
+                if not self._reach:
+                    on_host(r)
 
     def data(self) -> Tensor:
         # the caller may write into it, behind the back of what was sent for
@@ -171,7 +181,7 @@ class StagedTable:
         if parcel.gone is None:
             there = parcel.contents if self._reach else [on_host(rows) for rows in parcel.contents]
             work = self._bring if self._reach else self._bring_by_hand
-            mine = tuple(rows for rows in parcel.contents if isinstance(rows, Tensor) and self._cuda)
+            mine = tuple(rows for rows in parcel.contents if isinstance(rows, Tensor) and rows.is_cuda)
             parcel.gone = self._writing.do(partial(work, parcel.shelf, there), (parcel.ready,), mine)
 
     def _bring(self, shelf: Shelf, contents: list[Rows]) -> None:
@@ -262,6 +272,7 @@ class StagedTable:
         if self._load is not None:
             self._load.ticket.wait()
         self._load, self._parcels = None, []
+        self._last = mark(self._device)
 
     def _change(self, rows: Rows, values: Tensor, adds: bool) -> None:
         """Write into the rows themselves, on the host."""
@@ -292,12 +303,14 @@ class StagedTable:
         if self._load is not None:
             self._spare.append(self._load.shelf)
         num = sum(count(r) for r in rows)
-        if shelf.values.shape[0] < num:
+        fresh = shelf.values.shape[0] < num
+        if fresh:
             if self._load is not None:
                 self._load.ticket.wait()  # it may still be read from
             shelf = self._shelf(num, shelf.place)
         shelf.num = num
-        return Load(rows, shelf, Ticket())
+        # memory that the training stream gave back is the lane's when that stream has come so far
+        return Load(rows, shelf, mark(self._device) if fresh else Ticket())
 
     def _shelf(self, num: int, place: Tensor | None = None) -> Shelf:
         if place is None:

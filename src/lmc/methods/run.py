@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Rows, StagedTable, Table, known, overwrite
+from lmc.history import Rows, StagedTable, Table, overwrite
 from lmc.methods import recurrent
 from lmc.methods.ahead import Beside, Lookahead
 from lmc.methods.capture import Recorder
@@ -201,11 +201,10 @@ class Run:
             if self._later is None or self._later[0] != self.epoch:
                 self._later = self.epoch, Lookahead(self.method.draw(self, self.epoch, 0))
             following = self._later[1].peek()
-        if following is not None and self._stages and following.core.is_cuda:
+        if following is not None and self.travelling:
             rows, inputs = self._asks(following)
-            for r in (*rows, inputs):
-                if isinstance(r, Tensor):
-                    known(r)  # from now on: they need not wait for the step
+            for table in self.travelling:
+                table.expect(*rows, inputs, following.rows)
         return following
 
     @property
