@@ -94,6 +94,7 @@ def train(
     resume: o.Resume = False,
     device: o.Device = "auto",
     features: o.Features = "device",
+    structure: o.Structure = "device",
     rebuild_batches: o.RebuildBatches = False,
     memory: o.Memory = None,
     dry_run: o.DryRun = False,
@@ -194,7 +195,7 @@ def train(
             ),
             MethodChoice(method, method, own),
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, features, rebuild_batches),
+            RunChoice(seed, device, run_dir, resume, features, rebuild_batches, structure),
             PlanChoice(memory, dry_run, clusters_auto),
         )
 

@@ -64,6 +64,7 @@ class RunChoice:
     resume: bool = False
     features: str = "device"
     rebuild_batches: bool = False
+    structure: str = "device"
 
 
 @dataclass(frozen=True)

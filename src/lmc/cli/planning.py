@@ -48,11 +48,11 @@ def planned(
     keep = not where.rebuild_batches
     if choice.clusters_auto:
         within = limit or free_memory(device)
-        c = largest_clusters(division, model, method, within, device, where.features, keep)
+        c = largest_clusters(division, model, method, within, device, where.features, keep, where.structure)
         if c is None:
             _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), where, device, within)
         method = dataclasses.replace(method, clusters_per_batch=c)
-    found = plan(division, model, method, device, where.features, keep)
+    found = plan(division, model, method, device, where.features, keep, where.structure)
     if choice.dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
@@ -104,8 +104,8 @@ def _refuse(
     found: Plan | None = None,
 ) -> None:
     keep = not where.rebuild_batches
-    found = found or plan(division, model, method, device, where.features, keep)
-    better = remedy(division, model, method, limit, device, where.features, keep)
+    found = found or plan(division, model, method, device, where.features, keep, where.structure)
+    better = remedy(division, model, method, limit, device, where.features, keep, where.structure)
     advice = (
         "no option of this method makes it fit: use more parts, a narrower model or more memory"
         if better is None

@@ -83,6 +83,7 @@ def plan(
     device: torch.device | str = "cpu",
     features: str | Store = "device",
     keep_batches: bool = True,
+    structure: str = "device",
 ) -> Plan:
     """The plan of ``method.bind(graph, model, ...)`` with these settings."""
     assert isinstance(method, ClusterMethod)
@@ -90,7 +91,7 @@ def plan(
     clusters = division.clusters(method)
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
-    found = probe(graph, model, method, largest, device, features, keep_batches)
+    found = probe(graph, model, method, largest, device, features, keep_batches, structure)
     problem, n = found.run.problem, graph.num_nodes
     item = problem.dtype.itemsize
     items = [
@@ -99,7 +100,7 @@ def plan(
         for l, table in layers.items()
     ]
     items += _features(graph, problem)
-    items.append(Item("structure", "device", _structure(graph, problem)))
+    items += _structure(graph, problem)
     fixed = keep_batches and not method.redraw and method.caches_batches
     if found.travelling:
         # a recorded step has places of its own beside the two that rows come and go by in turns
@@ -131,13 +132,16 @@ def _features(graph: Graph, problem: Problem) -> list[Item]:
     return items
 
 
-def _structure(graph: Graph, problem: Problem) -> int:
+def _structure(graph: Graph, problem: Problem) -> list[Item]:
     n, nnz = graph.num_nodes, graph.adj.nnz
-    matrix = (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1)
     copies = len(problem.matrices) * (1 if problem.P.symmetric else 2)
     targets = graph.y.numel() * graph.y.element_size() + 3 * n
-    # the pattern, P, and one number a node: its place in the user's graph, and in a block being cut
-    return copies * matrix + 4 * (nnz + n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    # P and its pattern; numbers a node: where its entries begin, its place in the user's graph and in a block being cut
+    edges = copies * (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (nnz + n + 1)
+    nodes = copies * 4 * (n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    if not problem.P.far:
+        return [Item("structure", "device", edges + nodes)]
+    return [Item("structure", "host", edges), Item("targets, and places of nodes", "device", nodes)]
 
 
 @dataclass(frozen=True)
@@ -159,10 +163,11 @@ def remedy(
     device: torch.device | str = "cpu",
     features: str | Store = "device",
     keep_batches: bool = True,
+    structure: str = "device",
 ) -> Remedy | None:
     """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
     for changed, where, keep, options in _changes(division, method, torch.device(device), features, keep_batches):
-        found = plan(division, model, changed, device, where, keep)
+        found = plan(division, model, changed, device, where, keep, structure)
         if found.device <= ROOM * limit:
             return Remedy(changed, where, keep, options, found)
     return None
@@ -205,12 +210,13 @@ def largest_clusters(
     device: torch.device | str = "cpu",
     features: str | Store = "device",
     keep_batches: bool = True,
+    structure: str = "device",
 ) -> int | None:
     """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
 
     def fits(c: int) -> bool:
         changed = dataclasses.replace(method, clusters_per_batch=c)
-        return plan(division, model, changed, device, features, keep_batches).device <= ROOM * limit
+        return plan(division, model, changed, device, features, keep_batches, structure).device <= ROOM * limit
 
     low, high = 0, int(division.parts.max()) + 1
     if fits(high):

@@ -89,12 +89,14 @@ def probe(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
+    structure: str = "device",
 ) -> Probe:
     """Predict a step on a batch of this size, of this graph's widths."""
     large = min(1.0, ROWS / size.rows)
     scales = (large / 2, large)
     small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
-    found = [_measured(graph, model, small, size.scaled(scale), device, features, keep_batches) for scale in scales]
+    settings = (device, features, keep_batches, structure)
+    found = [_measured(graph, model, small, size.scaled(scale), *settings) for scale in scales]
     step, batch, travelling = (_line(scales, [getattr(f, of) for f in found]) for of in ("step", "batch", "travelling"))
     return Probe(step, batch, travelling, found[1].run)
 
@@ -113,10 +115,12 @@ def _measured(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
+    structure: str,
 ) -> Probe:
     stand_in, parts = proportioned(graph, size)
     mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches)
+    where = {"features": features, "keep_batches": keep_batches, "structure": structure}
+    run = method.bind(stand_in, mine, parts, device, **where)  # type: ignore[arg-type]
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     rows = slice(int(core[0]), int(core[-1]) + 1)
     kept = not method.redraw and keep_batches

@@ -7,8 +7,6 @@ CPU; on a GPU one Triton kernel does the same.
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,24 +219,3 @@ def scatter(values: Tensor, rows: Rows, table: Tensor) -> None:
 def index_of(rows: Rows, device: torch.device) -> Tensor:
     """Row numbers as a tensor on ``device``."""
     return torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
-
-
-def lock(rows: Tensor, device: torch.device, owner: object) -> bool:
-    """Page-lock host memory while ``owner`` lives, so that the kernels can reach it; whether that went well."""
-    if triton is None or device.type != "cuda" or not rows.numel() or not rows.is_contiguous():
-        return False
-    if rows.is_pinned():
-        return True
-    with torch.cuda.device(device):
-        failed = int(torch.cuda.cudart().cudaHostRegister(rows.data_ptr(), rows.nbytes, 0))
-        if failed:
-            with contextlib.suppress(RuntimeError):  # the next launch would be blamed for it
-                torch.zeros(1, device=device)
-            return False
-    # the finaliser holds the memory: it is not given back before it is unlocked
-    weakref.finalize(owner, _unlock, rows).atexit = False
-    return True
-
-
-def _unlock(rows: Tensor) -> None:
-    torch.cuda.cudart().cudaHostUnregister(rows.data_ptr())

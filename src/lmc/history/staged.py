@@ -24,11 +24,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lmc.graph import lock
 from lmc.history.base import Rows
 from lmc.history.cargo import Hall, Load, Parcel, Write, count, known, on_host
 from lmc.history.device import write
 from lmc.history.lanes import Lane, Ticket, mark
-from lmc.history.shelf import Shelf, gather, index_of, lock, overlay, put, scatter
+from lmc.history.shelf import Shelf, gather, index_of, overlay, put, scatter
 
 
 class StagedTable:

@@ -158,6 +158,7 @@ class Method(recurrent.Answers):
         seed: int = 0,
         features: str | Store = "device",
         keep_batches: bool = True,
+        structure: str = "device",
     ) -> Run:
         """This method on this graph and model.
 
@@ -168,10 +169,12 @@ class Method(recurrent.Answers):
             features: where the features live: "device", "host", "disk", "auto", or a store of :mod:`lmc.history`; only
                 the rows of a batch travel.
             keep_batches: keep fixed batches on the device; False builds each anew when its turn comes.
+            structure: where the graph's edges live: "device", or "host", from where batches are cut.
         """
         check_widths(graph, model)
         self.check_kind(model)
         self.check(model)
+        self.check_structure(model, structure)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
         seed = int(seed)
@@ -185,6 +188,7 @@ class Method(recurrent.Answers):
             self.swaps_dropout,
             order=clusters.order,
             features=features,
+            structure=structure,
         )
         if len(problem.matrices) > 1 and not self.several_matrices:
             raise ConfigError(
@@ -200,6 +204,16 @@ class Method(recurrent.Answers):
             wanted, remedy = ("layers, such as GCN,", "LMC4Rec") if model.recurrent else ("a fixed point", "LMC4Conv")
             raise ConfigError(
                 f"expected a model with {wanted} for {self.title} (got {type(model).__name__}): use {remedy}"
+            )
+
+    def check_structure(self, model: Model, structure: str) -> None:
+        """Refuse edges on the host where more is read of them than batches."""
+        if structure not in ("device", "host"):
+            raise ConfigError(f'expected structure "device" or "host" (got {structure!r})')
+        if structure == "host" and (not isinstance(self, ClusterMethod) or model.recurrent or model.drives):
+            raise ConfigError(
+                f'expected structure="device" for {self.title} and {type(model).__name__} (got "host"): they read more '
+                "than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
             )
 
     @property

@@ -49,7 +49,7 @@ def aggregated_features(
         sparse = x.to(home, dtype)
         product = sparse_product(P, sparse).to(home)
         return beside(product, sparse) if both else product
-    if tier.name == "device":
+    if tier.name == "device" and not P.far:
         dense = x.to(P.device, dtype)
         return beside(spmm(P, dense), dense) if both else spmm(P, dense)
     n, d = x.shape
@@ -61,7 +61,7 @@ def aggregated_features(
         read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, dtype)
         PX = spmm(blocks.block(index, ext), read)
         found.push(rows, torch.cat([PX, read[: index.numel()]], 1) if both else PX)
-    return found
+    return found.data() if tier.name == "device" else found
 
 
 def plain_features(

@@ -60,6 +60,7 @@ class Problem:
         swap_dropout: bool = False,
         order: Tensor | None = None,
         features: str | Store = "device",
+        structure: str = "device",
     ) -> Problem:
         """Move graph, with its nodes in ``order``, and model to ``device`` and do once what need not be done again.
 
@@ -74,8 +75,10 @@ class Problem:
         both = aggregated and model.keeps_features
         tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
-        graph = graph.to(device, features=False)
+        far = structure == "host"
+        graph = graph.to(device, features=False, structure=not far)
         found, kinds = model.matrices(graph.adj, dtype)
+        found = [matrix.offload(device) for matrix in found] if far else found
         P = found[0]
         X: Tensor | CSR | Table
         if aggregated:

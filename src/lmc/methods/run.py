@@ -214,9 +214,11 @@ class Run:
 
     @property
     def tiers(self) -> dict[str, str]:
-        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"}."""
+        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"};
+        the structure, where it is not on the device."""
         tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
-        return {**tables, "features": self.problem.features}
+        structure = {"structure": "host"} if self.problem.P.far else {}
+        return {**tables, "features": self.problem.features, **structure}
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""
