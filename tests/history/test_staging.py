@@ -150,7 +150,7 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tupl
         assert torch.equal(pulled(table, there), want[halo])
         assert torch.equal(pulled(table, core), want[core])
         new, more = some(table, core.stop - core.start, seed=step), some(table, halo.numel(), seed=step + 100)
-        verb = ["push", "add", "nothing"][int(torch.randint(3, (), generator=g))]
+        verb = ["push", "add", "work in place", "nothing"][int(torch.randint(4, (), generator=g))]
         if verb == "push":
             table.push(core, new)
             want[core] = new.cpu()
@@ -159,6 +159,13 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tupl
             table.add(there, more)
             want[core] += new.cpu()
             want[halo] += more.cpu()
+        elif verb == "work in place" and (mine := table.delivered(core, there)) is not None:
+            c = core.stop - core.start
+            mine += 1
+            table.push(core, mine[:c])
+            table.push(there, mine[c:])
+            want[core] += 1
+            want[halo] += 1
         again = torch.rand((), generator=g) < 0.1
         if again:  # a step that wants to see its own push
             assert torch.equal(pulled(table, core), want[core])

@@ -107,6 +107,8 @@ def plan(
         rows = found.travelling * (3 if fixed and found.run.records else 2) // 2
         places = sum(table.held[1] for table in found.run.travelling) * n // problem.graph.num_nodes
         items.append(Item("rows on their way", "device", rows + places))
+    if not fixed and (device.type == "cuda" or found.travelling):
+        items.append(Item("the next batch", "device", found.batch))
     if fixed:
         mean = sum(s.rows for s in sizes) / len(sizes)
         items.append(Item("batches", "device", round(found.batch * clusters.num_batches * mean / largest.rows)))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
-from lmc.graph.paged import lock
+from lmc.graph.paged import lock, pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +81,11 @@ class CSR:
         return moved
 
     def _offload(self, device: torch.device) -> CSR:
-        moved = CSR(self.indptr.to(device), self.indices, self.data, self.num_cols, self.symmetric, far=True)
-        for array in (self.indices, self.data):
+        indices, values = self.indices, self.data
+        if device.type == "cuda":
+            indices, values = (pages(a.shape, a.dtype).copy_(a) for a in (indices, values))
+        moved = CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, far=True)
+        for array in (indices, values):
             lock(array, device, moved)
         return moved
 

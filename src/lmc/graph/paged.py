@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import mmap
 import weakref
 
 import torch
@@ -37,6 +39,16 @@ def take(array: Tensor, at: Tensor) -> Tensor:
     if at.numel():
         _take[(GRID,)](array, at, out, at.numel(), BLOCK=BLOCK)
     return out
+
+
+def pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros in pages of their own, which can be locked without those of others; torch's own page-locked memory comes in
+    powers of two."""
+    count = math.prod(shape)
+    if not count:
+        return torch.zeros(shape, dtype=dtype)
+    own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, **own), dtype=dtype, count=count).view(shape)
 
 
 def lock(rows: Tensor, device: torch.device, owner: object) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from lmc.graph import pages
 from lmc.history.base import Table
 from lmc.history.staged import StagedTable
 
@@ -18,18 +17,9 @@ class HostTable(StagedTable):
     def __init__(
         self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device, behind: bool | None = None
     ) -> None:
-        super().__init__(_zeros(num_rows, width, dtype, device), device, behind)
-
-
-def _zeros(num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Pages of their own, which can be locked one table at a time; torch's own page-locked memory comes in powers of
-    two."""
-    count = num_rows * width
-    if device.type != "cuda" or not count:
-        return torch.zeros(num_rows, width, dtype=dtype)
-    own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    pages = mmap.mmap(-1, count * dtype.itemsize, **own)
-    return torch.frombuffer(pages, dtype=dtype, count=count).view(num_rows, width)
+        own = device.type == "cuda"
+        rows = pages((num_rows, width), dtype) if own else torch.zeros(num_rows, width, dtype=dtype)
+        super().__init__(rows, device, behind)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ class Lane:
 
     def __init__(self, device: torch.device, threaded: bool = False, late: bool = False) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # few programs, to be let in first
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self._threaded = threaded
         self.late = late
         self._queue: deque[tuple[Work, tuple[Ticket, ...]]] = deque()

@@ -116,6 +116,16 @@ class StagedTable:
         for parcel in self._parcels if self._reach else self._parcels[:-1]:
             self._send(parcel)
 
+    def delivered(self, *rows: Rows) -> Tensor | None:
+        """All that the step under way was sent, one after the other, where it is these rows and none was pushed yet.
+
+        The step may work in it, if it pushes all it changes.
+        """
+        load = self._load
+        if not self._inside or load is None or self.log or len(rows) != len(load.asked):
+            return None
+        return load.view if all(load.piece(r) == k for k, r in enumerate(rows)) else None
+
     def expect(self, *rows: Rows) -> None:
         """These row numbers, just computed on the current stream, will be asked for or pushed to."""
         for r in rows:
@@ -249,7 +259,10 @@ class StagedTable:
         self._change(on_host(rows), values.cpu(), adds)
 
     def _kept(self, values: Tensor) -> Tensor:
-        """A copy of what a step pushes, which may be written over before it is packed."""
+        """A copy of what a step pushes, which may be written over before it is packed; what was delivered is not."""
+        view = None if self._load is None else self._load.view
+        if view is not None and values.untyped_storage().data_ptr() == view.untyped_storage().data_ptr():
+            return values
         if not self._fixed or self._load is None:
             return values.to(self._rows.dtype, copy=True)
         if len(self._counters) == len(self.log):

@@ -134,7 +134,7 @@ class Run:
         grads, loss = step() if recorder is None else recorder(batch, step)
         for table in self.travelling:
             table.leave()
-        self._look_ahead()
+        self._look_ahead(builds=not batch.fixed and batch.core.is_cuda)
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
@@ -183,12 +183,11 @@ class Run:
             rows = (*rows, recurrent.solved_rows(batch))
         return rows, self._input_rows(batch)
 
-    def _look_ahead(self) -> None:
+    def _look_ahead(self, builds: bool) -> None:
         """Once a step is launched: build the next batch beside it, and send for its rows. What this step pushed is seen
         by their pull."""
         self._sent_for = None
-        on_gpu = self.problem.device.type == "cuda"
-        if self._source is None or not (self._stages or on_gpu):
+        if self._source is None or not (self._stages or builds):
             return
         following = self._beside(self._next_batch)
         if following is not None and self._stages:
