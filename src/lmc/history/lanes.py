@@ -49,13 +49,13 @@ class Ticket:
 
 
 class Lane:
-    """Work in order. ``threaded``: the work itself waits for the host, and is done in a thread."""
+    """Work in order. ``hand``: the host has to do some of it, in a thread of this name."""
 
-    def __init__(self, device: torch.device, threaded: bool = False, late: bool = False) -> None:
+    def __init__(self, device: torch.device, hand: str | None = None, late: bool = False) -> None:
         self._device = device
         # few programs, to be let in first
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
-        self._threaded = threaded
+        self._hand = hand
         self.late = late
         self._queue: deque[tuple[Work, tuple[Ticket, ...]]] = deque()
         self._done = 0
@@ -70,8 +70,8 @@ class Lane:
             return ticket
         for tensor in reads:
             tensor.record_stream(self._stream)
-        if self._threaded:
-            return Ticket(_hand().submit(self._on_stream, work, after))
+        if self._hand is not None:
+            return Ticket(_thread(self._hand).submit(self._on_stream, work, after))
         return Ticket(self._on_stream(work, after))
 
     def _on_stream(self, work: Work, after: tuple[Ticket, ...]) -> torch.cuda.Event:
@@ -100,5 +100,5 @@ def mark(device: torch.device) -> Ticket:
 
 
 @cache
-def _hand() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "lmc-rows")
+def _thread(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, f"lmc-{name}")

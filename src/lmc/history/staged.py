@@ -12,7 +12,7 @@ which is up to date with step k - 2; the parcel of step k, not there yet, is lai
 read stale, nothing travels that is here, and reading and writing never wait for one another.
 
 The kernels reach page-locked host memory themselves (:mod:`lmc.history.shelf`). Pages of a file cannot be locked: there
-a thread of the host gathers and writes the rows.
+two threads of the host gather and write the rows.
 
 Where the training device is the CPU there is nothing to overlap, and every verb acts at once.
 """
@@ -48,8 +48,8 @@ class StagedTable:
         self._cuda = device.type == "cuda"
         self.stages = self._cuda if behind is None else behind
         self._reach = tier != "disk" and (not self._cuda or lock(rows, device, self))
-        self._reading = Lane(device, threaded=not self._reach)
-        self._writing = Lane(device, late=True) if self._reach else self._reading
+        self._reading = Lane(device, hand=None if self._reach else "reads")
+        self._writing = Lane(device, hand=None if self._reach else "writes", late=True)
         self._here = torch.zeros(0 if self._reach or not self.stages else rows.shape[0], dtype=torch.bool)
         self.strays = False
         """Whether a step read or wrote in an order for which it had to wait; it cannot be recorded then."""
@@ -112,8 +112,7 @@ class StagedTable:
         read = tuple(r for r in rows if isinstance(r, Tensor) and r.is_cuda)
         load.ticket = self._reading.do(work, tuple(after), read)
         self._load, self._last = load, mark(self._device)
-        # a hand that waits for the step under way would keep the next rows waiting
-        for parcel in self._parcels if self._reach else self._parcels[:-1]:
+        for parcel in self._parcels:
             self._send(parcel)
 
     def delivered(self, *rows: Rows) -> Tensor | None:
