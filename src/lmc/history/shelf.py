@@ -216,6 +216,16 @@ def scatter(values: Tensor, rows: Rows, table: Tensor) -> None:
         _scatter[(GRID,)](values, index, table, rows.numel(), values.shape[1], ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
 
 
+def reaches(table: Tensor, device: torch.device) -> bool:
+    """Whether the kernels can read a page-locked table."""
+    out = torch.empty(1, table.shape[1], dtype=table.dtype, device=device)
+    try:
+        gather(table, torch.zeros(1, dtype=torch.int64, device=device), out)
+    except (RuntimeError, ValueError):  # a driver, or a Triton, that does not take host memory
+        return False
+    return True
+
+
 def index_of(rows: Rows, device: torch.device) -> Tensor:
     """Row numbers as a tensor on ``device``."""
     return torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)

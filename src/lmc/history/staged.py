@@ -29,7 +29,7 @@ from lmc.history.base import Rows
 from lmc.history.cargo import Hall, Load, Parcel, Write, count, known, on_host
 from lmc.history.device import write
 from lmc.history.lanes import Lane, Ticket, mark
-from lmc.history.shelf import Shelf, gather, index_of, overlay, put, scatter
+from lmc.history.shelf import Shelf, gather, index_of, overlay, put, reaches, scatter
 
 
 class StagedTable:
@@ -47,7 +47,7 @@ class StagedTable:
         self._device = device
         self._cuda = device.type == "cuda"
         self.stages = self._cuda if behind is None else behind
-        self._reach = tier != "disk" and (not self._cuda or lock(rows, device, self))
+        self._reach = tier != "disk" and (not self._cuda or (lock(rows, device, self) and reaches(rows, device)))
         self._reading = Lane(device, hand=None if self._reach else "reads")
         self._writing = Lane(device, hand=None if self._reach else "writes", late=True)
         self._here = torch.zeros(0 if self._reach or not self.stages else rows.shape[0], dtype=torch.bool)
