@@ -214,6 +214,20 @@ def test_rows_that_are_on_the_device_do_not_travel(kind: type[HostTable] | type[
     assert torch.equal(made.pull(rows), want[rows])
 
 
+def test_what_is_pushed_again_by_the_next_step_is_not_sent() -> None:
+    made = HostTable(N, WIDTH, torch.float64, CPU, behind=True)
+    made._writing.late = False
+    first, second = torch.tensor([1, 4, 5, 9]), torch.tensor([4, 9, 10])
+    for k, rows in enumerate((first, second, torch.tensor([0]))):
+        made.prefetch(rows)
+        made.arrive(fixed=False)
+        made.add(rows, torch.full((rows.numel(), WIDTH), k + 1.0, dtype=torch.float64))
+        made.leave()
+        if k == 1:
+            assert made._rows[:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert made.data()[:, 0].tolist() == [3, 1, 0, 0, 3, 1, 0, 0, 0, 3, 2, 0]
+
+
 def test_a_shelf_knows_its_rows_whatever_was_there_before() -> None:
     place = torch.full((N,), 7, dtype=torch.int32)
     shelf = Shelf(torch.arange(8), torch.zeros(8, WIDTH), place)

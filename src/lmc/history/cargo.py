@@ -88,12 +88,14 @@ class Write:
 
 @dataclass(eq=False)
 class Parcel:
-    """What one step pushed, on its way to the host: ``ready`` on the device, ``gone`` when it is there."""
+    """What one step pushed, on its way to the host: ``ready`` on the device, and ``gone`` when it is there, ``but`` for
+    rows that the next step pushes again."""
 
     shelf: Shelf
     contents: list[Rows] = field(default_factory=list)
     ready: Ticket = field(default_factory=Ticket)
     gone: Ticket | None = None
+    but: Shelf | None = None
 
 
 _ON_HOST = WeakTensorKeyDictionary()

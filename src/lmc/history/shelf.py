@@ -123,16 +123,21 @@ if triton is not None:
             x = tl.load(values_ptr + i.to(tl.int64)[:, None] * d + k[None, :], mask=mine, other=0.0)
             tl.store(a_values + at[:, None] * d + k[None, :], x, mask=mine)
 
-    @triton.jit(do_not_specialize=["num"])
+    @triton.jit(do_not_specialize=["a_num", "num"])
     def _scatter(  # type: ignore[no-untyped-def]
-        values_ptr, rows_ptr, table_ptr, num, d, ROWS: tl.constexpr, WIDTH: tl.constexpr
-    ):
+        values_ptr, rows_ptr, table_ptr, a_rows, a_place, a_num, num, d,
+        BUT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
         for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
             i = first + tl.arange(0, ROWS)
-            r = tl.load(rows_ptr + i, mask=i < num, other=0).to(tl.int64)
+            inside = i < num
+            r = tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
+            if BUT:
+                _, in_a = _find(a_rows, a_place, a_num, r, inside)
+                inside = inside & ~in_a
             for start in range(0, d, WIDTH):
                 k = start + tl.arange(0, WIDTH)
-                mine = (i < num)[:, None] & (k < d)[None, :]
+                mine = inside[:, None] & (k < d)[None, :]
                 x = tl.load(values_ptr + i.to(tl.int64)[:, None] * d + k[None, :], mask=mine, other=0.0)
                 tl.store(table_ptr + r[:, None] * d + k[None, :], x, mask=mine)
 
@@ -205,15 +210,28 @@ def put(shelf: Shelf, rows: Rows, values: Tensor) -> None:
     _put[(triton.cdiv(num, ROWS),)](*args, RUN=isinstance(rows, slice), ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
 
 
-def scatter(values: Tensor, rows: Rows, table: Tensor) -> None:
-    """table[rows] <- values; a run of rows is one copy, which takes no multiprocessor."""
-    if isinstance(rows, slice):
+def scatter(values: Tensor, rows: Rows, table: Tensor, but: Shelf | None = None) -> None:
+    """table[rows] <- values, except for rows that stand on the shelf ``but``.
+
+    A run of rows without exception is one copy, which takes no multiprocessor.
+    """
+    if but is not None and not but.num:
+        but = None
+    if isinstance(rows, slice) and but is None:
         table[rows].copy_(values, non_blocking=True)
-    elif triton is None or not values.is_cuda:
-        table.index_copy_(0, rows, values)
-    elif rows.numel():
-        values, index = values.to(table.dtype).contiguous(), rows.to(values.device)
-        _scatter[(GRID,)](values, index, table, rows.numel(), values.shape[1], ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
+        return
+    index = index_of(rows, values.device)
+    if triton is None or not values.is_cuda:
+        keep = slice(None) if but is None else ~but.find(index)[1]
+        table.index_copy_(0, index[keep], values[keep])
+    elif index.numel():
+        values, shelf = values.to(table.dtype).contiguous(), (index, index, 0) if but is None else _of(but)
+        args = (values, index, table, *shelf, index.numel(), values.shape[1])
+        _scatter[(GRID,)](*args, BUT=but is not None, ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
+
+
+def _of(shelf: Shelf) -> tuple[Tensor, Tensor, int]:
+    return shelf.rows, shelf.place, shelf.num
 
 
 def reaches(table: Tensor, device: torch.device) -> bool:

@@ -19,6 +19,7 @@ Where the training device is the CPU there is nothing to overlap, and every verb
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -97,6 +98,9 @@ class StagedTable:
             before.ticket.finish()  # nobody waited for it, and its shelf is about to be used again
         load = self._new_load(rows)
         after = [load.ticket, self._last, self._behind, *(known(r) for r in rows if isinstance(r, Tensor))]
+        for parcel in self._parcels:
+            if parcel.but is not None and parcel.gone is not None and parcel.but.place is load.shelf.place:
+                after.append(parcel.gone)  # it is being left out what was on this shelf
         if older is not None:
             after.append(older.ready)
         if near is not None and near.delivered is not None:
@@ -112,8 +116,6 @@ class StagedTable:
         read = tuple(r for r in rows if isinstance(r, Tensor) and r.is_cuda)
         load.ticket = self._reading.do(work, tuple(after), read)
         self._load, self._last = load, mark(self._device)
-        for parcel in self._parcels:
-            self._send(parcel)
 
     def delivered(self, *rows: Rows) -> Tensor | None:
         """All that the step under way was sent, one after the other, where it is these rows and none was pushed yet.
@@ -170,34 +172,45 @@ class StagedTable:
             load.view = self._front.room(load, shelf.num).copy_(shelf.filled)
 
     def _pack(self, log: list[Write]) -> None:
+        """Make a parcel of what a step pushed, and send off the one before."""
+        load, pieces = self._load, {w.piece for w in log}
+        # where all that came is pushed again, what the step before pushed of it need not be sent
+        again = load is not None and self._reach and all(k in pieces for k in range(len(load.asked)))
+        for before in self._parcels:
+            self._send(before, load if again else None)
         parcel = self._parcels.pop(0) if len(self._parcels) == 2 else None
         if parcel is not None:
-            self._send(parcel)
             assert parcel.gone is not None
             parcel.gone.wait()
             self._behind = parcel.gone
-        if self._load is not None:
-            self._load.ticket.wait()  # it may still be read from
+        if load is not None:
+            load.ticket.wait()  # it may still be read from
         num = sum(count(w.rows) for w in log)
         if parcel is None or parcel.shelf.values.shape[0] < num:
             parcel = Parcel(self._shelf(num, None if parcel is None else parcel.shelf.place))
-        parcel.shelf.num, parcel.gone = 0, None
+        parcel.shelf.num, parcel.gone, parcel.but = 0, None, None
         for w in log:
             put(parcel.shelf, w.rows, w.values)
         parcel.contents, parcel.ready = [w.rows for w in log], mark(self._device)
         self._parcels.append(parcel)
 
-    def _send(self, parcel: Parcel) -> None:
-        if parcel.gone is None:
-            there = parcel.contents if self._reach else [on_host(rows) for rows in parcel.contents]
-            work = self._bring if self._reach else self._bring_by_hand
-            mine = tuple(rows for rows in parcel.contents if isinstance(rows, Tensor) and rows.is_cuda)
-            parcel.gone = self._writing.do(partial(work, parcel.shelf, there), (parcel.ready,), mine)
+    def _send(self, parcel: Parcel, again: Load | None = None) -> None:
+        """Send a parcel to the host, without what the load ``again`` will bring there in a newer state."""
+        if parcel.gone is not None:
+            return
+        mine = tuple(rows for rows in parcel.contents if isinstance(rows, Tensor) and rows.is_cuda)
+        if self._reach:
+            parcel.but = None if again is None else replace(again.shelf)
+            work = partial(self._bring, parcel.shelf, parcel.contents, parcel.but)
+        else:
+            work = partial(self._bring_by_hand, parcel.shelf, [on_host(rows) for rows in parcel.contents])
+        after = (parcel.ready,) if again is None else (parcel.ready, again.ticket)
+        parcel.gone = self._writing.do(work, after, mine)
 
-    def _bring(self, shelf: Shelf, contents: list[Rows]) -> None:
+    def _bring(self, shelf: Shelf, contents: list[Rows], but: Shelf | None) -> None:
         start = 0
         for rows in contents:
-            scatter(shelf.values[start : start + count(rows)], rows, self._rows)
+            scatter(shelf.values[start : start + count(rows)], rows, self._rows, but)
             start += count(rows)
 
     def _bring_by_hand(self, shelf: Shelf, contents: list[Rows]) -> None:
