@@ -265,6 +265,11 @@ def test_the_kernels_are_the_reference(width: int, dtype: torch.dtype) -> None:
     assert torch.equal(out[0], out[1].cpu())
     scatter(out[1] + 1, rows.to(cuda), made._rows)
     assert torch.equal(made.data()[rows], out[0] + 1)
+    want = made.data().clone()
+    left = ~shelves[1].find(rows.to(cuda))[1].cpu()
+    want[rows[left]] = (out[0] + 2)[left]
+    scatter(out[1] + 2, rows.to(cuda), made._rows, but=shelves[1])
+    assert torch.equal(made.data(), want)
 
 
 def test_a_file_lies_where_it_was_told_to_and_leaves_nothing(tmp_path: Path) -> None:
