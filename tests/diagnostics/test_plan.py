@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, 
 from lmc.diagnostics.plan import ROOM, Division
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
+from lmc.history import HostTable
 from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv
 from lmc.models import GCN, SAGE, Model
 
@@ -97,6 +99,36 @@ def test_a_plan_sees_two_matrices_where_the_transpose_is_another(division: Divis
     assert sizes["P X"] == run.problem.X.numel() * 4
     gcn = plan(division, model_for(g), method)
     assert sizes["structure"] > 1.5 * {item.name: item.size for item in gcn.items}["structure"]
+
+
+def test_a_plan_knows_that_edges_stay_on_the_host(division: Division) -> None:
+    g = division.graph
+    here, there = (plan(division, model_for(g), LMC4Conv(20, 4), structure=where) for where in ("device", "host"))
+    edges = {item.name: item.size for item in there.items if item.tier == "host"}["structure"]
+    assert edges == pytest.approx(12 * (g.adj.nnz + g.num_nodes), rel=0.01)
+    assert there.tier("device") == here.tier("device") - edges
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Host memory as it is for a GPU: rows are sent for ahead of a step."""
+
+    name: str = "host"
+
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> HostTable:
+        return HostTable(num_rows, width, dtype, device, behind=True)
+
+
+@pytest.mark.parametrize("cls", [LMC4Conv, CMC, GAS])
+def test_a_plan_counts_rows_on_their_way(division: Division, cls: type[HistoryMethod]) -> None:
+    g, method = division.graph, cls(20, 4, history=Behind())
+    model = model_for(g)
+    found = {item.name: item.size for item in plan(division, model, method).items}["rows on their way"]
+    run = method.bind(g, model, division.parts)
+    for batch in run.batches():
+        run.accumulate(batch)
+    measured = sum(sum(table.held) for table in run.travelling)
+    assert found == pytest.approx(measured, rel=0.15)
 
 
 def test_a_batch_is_measured_as_it_will_be(division: Division) -> None:

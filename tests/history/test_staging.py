@@ -1,7 +1,7 @@
 """Rows that are read ahead and written back behind: in whatever order things happen, a pull sees every push before it.
 
 On a CPU nothing needs staging; ``behind=True`` makes the tables do it all the same, so that the order of events is
-tested without a GPU.
+tested without a GPU: lanes there work as early, or as late, as they are allowed to.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lmc.errors import ConfigError
 from lmc.history import Auto, Device, Disk, DiskTable, HostTable, Pinned, Rows, StagedTable, overwrite
 from lmc.history import auto as auto_module
 from lmc.history.disk import RESIDENT
-from lmc.history.staged import PENDING, overlap
+from lmc.history.shelf import Shelf, gather, overlay, put, scatter
 
 N, WIDTH = 12, 3
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def start() -> Tensor:
 
 
 def some(table: StagedTable, num: int, seed: int) -> Tensor:
-    return torch.randn(num, WIDTH, generator=chance(seed), dtype=torch.float64).to(table.pull(slice(0, 1)).device)
+    return torch.randn(num, WIDTH, generator=chance(seed), dtype=torch.float64).to(table._device)
 
 
 def pulled(table: StagedTable, rows: Rows) -> Tensor:
@@ -78,14 +78,6 @@ def test_what_was_pulled_does_not_change_under_its_owner(table: StagedTable) -> 
     assert not torch.equal(pulled(table, HALO), start()[HALO])
 
 
-def test_rows_untouched_by_a_push_are_pulled_twice_from_one_staging(table: StagedTable) -> None:
-    rows = torch.tensor([0, 2])
-    table.prefetch(rows)
-    first = table.pull(rows)
-    table.push(CORE, some(table, 4, seed=1))
-    assert table.pull(rows) is first
-
-
 def test_several_kinds_of_rows_are_staged_at_once(table: StagedTable) -> None:
     table.prefetch(CORE, HALO)
     new = some(table, 2, seed=2)
@@ -94,16 +86,6 @@ def test_several_kinds_of_rows_are_staged_at_once(table: StagedTable) -> None:
     want[OTHERS] += new.cpu()
     assert torch.equal(pulled(table, slice(4, 8)), want[CORE])
     assert torch.equal(pulled(table, HALO), want[HALO])
-
-
-def test_writes_do_not_pile_up(table: StagedTable) -> None:
-    for k in range(10 * PENDING):
-        table.add(CORE, some(table, 4, seed=k))
-        assert len(table._older) + len(table._newer) <= 2 * PENDING
-    want = start()
-    for k in range(10 * PENDING):
-        want[CORE] += some(table, 4, seed=k).cpu()
-    assert torch.equal(table.data(), want)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -140,13 +122,154 @@ def test_any_order_of_events_is_that_of_a_matrix(table: StagedTable, seed: int) 
     assert torch.equal(table.data(), want)
 
 
-@pytest.mark.parametrize("rows", [slice(3, 9), torch.tensor([7, 2, 5, 3]), torch.tensor([], dtype=torch.int64)])
-@pytest.mark.parametrize("written", [slice(5, 7), torch.tensor([3, 8, 7]), torch.tensor([], dtype=torch.int64)])
-def test_overlap_is_where_two_sets_of_rows_meet(rows: Rows, written: Rows) -> None:
-    everyone = torch.arange(N)
-    mine, theirs = everyone[rows].tolist(), everyone[written].tolist()
-    here, there = overlap(rows, written)
-    assert [(mine[i], theirs[j]) for i, j in zip(here, there, strict=True)] == [(r, r) for r in mine if r in theirs]
+LATE = [(False, False), (False, True), (True, False), (True, True)]
+
+
+@pytest.mark.parametrize("late", LATE, ids=lambda pair: f"reads-{'late' if pair[0] else 'early'}")
+@pytest.mark.parametrize("seed", range(12))
+def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tuple[bool, bool], seed: int) -> None:
+    """Steps that read, push and add as methods do, sent for ahead or not, with evaluations between them."""
+    g = chance(seed)
+    table._reading.late, table._writing.late = late
+    want = start()
+    on = table._device
+
+    def some_rows() -> tuple[slice, Tensor]:
+        """A core, and a halo beside it, as a method asks for them; the same object for the same batch."""
+        a, b = sorted(torch.randperm(N + 1, generator=g)[:2].tolist())
+        outside = torch.tensor([r for r in range(N) if not a <= r < b], dtype=torch.int64)
+        halo = outside[torch.randperm(outside.numel(), generator=g)[: int(torch.randint(0, N, (), generator=g))]]
+        return slice(a, b), halo.sort().values
+
+    batches = [(core, halo, halo.to(on)) for core, halo in (some_rows() for _ in range(4))]
+    following = batches[0]
+    table.prefetch(following[0], following[2])
+    for step in range(25):
+        core, halo, there = following
+        table.arrive(fixed=bool(step % 2))
+        assert torch.equal(pulled(table, there), want[halo])
+        assert torch.equal(pulled(table, core), want[core])
+        new, more = some(table, core.stop - core.start, seed=step), some(table, halo.numel(), seed=step + 100)
+        verb = ["push", "add", "work in place", "nothing"][int(torch.randint(4, (), generator=g))]
+        if verb == "push":
+            table.push(core, new)
+            want[core] = new.cpu()
+        elif verb == "add":
+            table.add(core, new)
+            table.add(there, more)
+            want[core] += new.cpu()
+            want[halo] += more.cpu()
+        elif verb == "work in place" and (mine := table.delivered(core, there)) is not None:
+            c = core.stop - core.start
+            mine += 1
+            table.push(core, mine[:c])
+            table.push(there, mine[c:])
+            want[core] += 1
+            want[halo] += 1
+        again = torch.rand((), generator=g) < 0.1
+        if again:  # a step that wants to see its own push
+            assert torch.equal(pulled(table, core), want[core])
+        table.leave()
+        following = batches[int(torch.randint(4, (), generator=g))]
+        if torch.rand((), generator=g) < 0.15:
+            assert torch.equal(table.data(), want)
+        if torch.rand((), generator=g) < 0.15:  # a diagnostic asks for others in between
+            table.prefetch(slice(0, 3))
+            assert torch.equal(pulled(table, slice(0, 3)), want[:3])
+        table.prefetch(following[0], following[2])
+    assert torch.equal(table.data(), want)
+
+
+def test_a_step_reads_at_a_fixed_place_where_it_is_recorded(table: StagedTable) -> None:
+    others = torch.tensor([0, 2])
+    seen = []
+    for rows in (HALO, others, HALO):
+        table.prefetch(rows)
+        table.arrive(fixed=True)
+        seen.append(table.pull(rows))
+        table.leave()
+    assert seen[0].data_ptr() == seen[2].data_ptr()
+    assert table.held[0] > 0
+
+
+@pytest.mark.parametrize("kind", [HostTable, DiskTable])
+def test_rows_that_are_on_the_device_do_not_travel(kind: type[HostTable] | type[DiskTable]) -> None:
+    """Those of the step before, and of what the last two steps pushed, are not read from the host table."""
+    made = kind(N, WIDTH, torch.float64, CPU, behind=True)
+    made.push(slice(0, N), start())
+    made.prefetch(HALO)
+    made.arrive(fixed=False)
+    made.push(slice(6, 8), some(made, 2, seed=1))
+    made.leave()
+    made.prefetch(HALO)
+    made.arrive(fixed=False)
+    made.push(slice(10, 12), some(made, 2, seed=2))
+    made.leave()
+    want = start()
+    want[6:8], want[10:12] = some(made, 2, seed=1), some(made, 2, seed=2)
+    made._rows[[1, 4, 5, 6, 7, 9, 10, 11]] = torch.nan  # 0 is all that has to be read
+    rows = torch.tensor([0, 1, 5, 6, 7, 9, 10, 11])
+    made.prefetch(rows)
+    made.arrive(fixed=False)
+    assert torch.equal(made.pull(rows), want[rows])
+
+
+def test_what_is_pushed_again_by_the_next_step_is_not_sent() -> None:
+    made = HostTable(N, WIDTH, torch.float64, CPU, behind=True)
+    made._writing.late = False
+    first, second = torch.tensor([1, 4, 5, 9]), torch.tensor([4, 9, 10])
+    for k, rows in enumerate((first, second, torch.tensor([0]))):
+        made.prefetch(rows)
+        made.arrive(fixed=False)
+        made.add(rows, torch.full((rows.numel(), WIDTH), k + 1.0, dtype=torch.float64))
+        made.leave()
+        if k == 1:
+            assert made._rows[:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert made.data()[:, 0].tolist() == [3, 1, 0, 0, 3, 1, 0, 0, 0, 3, 2, 0]
+
+
+def test_a_shelf_knows_its_rows_whatever_was_there_before() -> None:
+    place = torch.full((N,), 7, dtype=torch.int32)
+    shelf = Shelf(torch.arange(8), torch.zeros(8, WIDTH), place)
+    put(shelf, torch.tensor([3, 9]), torch.ones(2, WIDTH))
+    put(shelf, slice(9, 11), torch.full((2, WIDTH), 2.0))
+    out = torch.zeros(4, WIDTH)
+    overlay(out, torch.tensor([3, 7, 9, 10]), shelf)
+    assert out[:, 0].tolist() == [1, 0, 2, 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [3, 40, 256, 300])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_kernels_are_the_reference(width: int, dtype: torch.dtype) -> None:
+    n, cuda = 1000, torch.device("cuda")
+    made = HostTable(n, width, dtype, cuda)
+    assert made._reach, "page-locking failed"
+    values = torch.randn(n, width, generator=chance(1)).to(dtype)
+    made.push(slice(0, n), values)
+    rows = torch.randperm(n, generator=chance(2))[:500]
+    out = [torch.empty(500, width, dtype=dtype, device=on) for on in (CPU, cuda)]
+    for on, into, host in ((CPU, out[0], values), (cuda, out[1], made._rows)):
+        shelves = []
+        for first in (0, 200):
+            place = torch.zeros(n, dtype=torch.int32, device=on)
+            empty = torch.empty(300, width, dtype=dtype, device=on)
+            shelf = Shelf(torch.zeros(300, dtype=torch.int64, device=on), empty, place)
+            put(shelf, slice(first, first + 100), torch.full((100, width), float(first), dtype=dtype, device=on))
+            more = torch.arange(600 + first, 700 + first, 3, device=on)
+            put(shelf, more, torch.full((more.numel(), width), first + 1.0, dtype=dtype, device=on))
+            shelves.append(shelf)
+        place = torch.zeros(n, dtype=torch.int32, device=on)
+        gather(host, rows.to(on), into, (shelves[0], shelves[1]), place)
+        assert torch.equal(place.cpu()[rows], torch.arange(500, dtype=torch.int32))
+    assert torch.equal(out[0], out[1].cpu())
+    scatter(out[1] + 1, rows.to(cuda), made._rows)
+    assert torch.equal(made.data()[rows], out[0] + 1)
+    want = made.data().clone()
+    left = ~shelves[1].find(rows.to(cuda))[1].cpu()
+    want[rows[left]] = (out[0] + 2)[left]
+    scatter(out[1] + 2, rows.to(cuda), made._rows, but=shelves[1])
+    assert torch.equal(made.data(), want)
 
 
 def test_a_file_lies_where_it_was_told_to_and_leaves_nothing(tmp_path: Path) -> None:
@@ -165,7 +288,7 @@ def test_a_folder_without_room_is_refused_before_training(tmp_path: Path) -> Non
 
 def test_pages_of_a_file_are_handed_back_and_nothing_is_lost() -> None:
     n, width = 3 * RESIDENT // 1024, 256  # a table three times what may stay mapped
-    made = DiskTable(n, width, torch.float32, CPU)
+    made = DiskTable(n, width, torch.float32, CPU, resident=RESIDENT)
     for first in range(0, n, n // 24):
         rows = slice(first, min(n, first + n // 24))
         made.push(rows, torch.full((rows.stop - rows.start, width), float(first)))

@@ -17,6 +17,7 @@ from lmc.graph import Graph
 from lmc.history import Disk, DiskTable, HostTable, Store, Table, store
 from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec, Run
 from lmc.models import GCN, SAGE, Model, RecGCN
+from lmc.train.evaluate import evaluate_problem
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,24 @@ def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
     assert asked[tables][0] is second.halo
     run.accumulate(second)
     assert len(asked) == 3 * tables
+    last = [run.accumulate(batch) and batch for batch in batches][-1]
+    following = next(run.batches())  # of the next epoch
+    assert following is not last
+    assert asked[-tables][0] is following.halo
+
+
+def test_an_epoch_is_drawn_once_though_it_is_looked_into_before() -> None:
+    g = random_graph()
+    run = LMC4Conv(clusters_per_batch=2, redraw=True, history=Behind()).bind(g, make("gcn", g), parts_of(g, 6))
+    seen = []
+    for _ in range(3):
+        for batch in run.batches():
+            seen.append(batch)
+            run.accumulate(batch)
+    other = LMC4Conv(clusters_per_batch=2, redraw=True).bind(g, make("gcn", g), parts_of(g, 6))
+    want = [batch for _ in range(3) for batch in other.batches()]
+    assert len({id(b) for b in seen}) == len(want)
+    assert all(torch.equal(a.core, b.core) for a, b in zip(seen, want, strict=True))
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -213,6 +232,44 @@ def test_sampling_methods_read_features_from_anywhere(name: str) -> None:
         found.append([p.grad.clone() for p in run.parameters.values() if p.grad is not None])
     for other in found[1:]:
         assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("name", ["gas", "fm", "lmc", "cmc", "cluster", "backward-sgd"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_edges_may_stay_on_the_host(name: str, model: str) -> None:
+    g = random_graph()
+    found = []
+    for structure in ("device", "host"):
+        mine = make(model, g)
+        run = lmc.methods.METHODS[name](clusters_per_batch=2).bind(g, mine, parts_of(g, 6), structure=structure)
+        found.append([*steps(run, mine), *evaluate_problem(run.problem).values()])
+        assert run.tiers.get("structure", "device") == structure
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("redraw", [False, True], ids=["fixed", "redrawn"])
+@pytest.mark.parametrize("kind", METHODS)
+def test_edges_on_the_host_train_alike_on_a_gpu(kind: str, redraw: bool) -> None:
+    g = random_graph()
+    cls, options, name = METHODS[kind]
+    found = []
+    for structure in ("device", "host"):
+        model = make(name, g)
+        method = cls(clusters_per_batch=2, redraw=redraw, history="host", **options)
+        run = method.bind(g, model, parts_of(g, 6), device="cuda", features="host", structure=structure)
+        found.append(steps(run, model))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_edges_stay_where_more_is_read_of_them_than_batches() -> None:
+    g = random_graph()
+    with pytest.raises(ConfigError, match='structure="device" for GraphSAGE'):
+        lmc.methods.METHODS["graphsage"]().bind(g, make("sage", g), structure="host")
+    with pytest.raises(ConfigError, match=r'structure "device" or "host" \(got \'disk\'\)'):
+        GAS().bind(g, make("gcn", g), structure="disk")
 
 
 def test_features_that_are_summed_anew_stay_on_the_device() -> None:

@@ -94,6 +94,7 @@ def train(
     resume: o.Resume = False,
     device: o.Device = "auto",
     features: o.Features = "device",
+    structure: o.Structure = "device",
     rebuild_batches: o.RebuildBatches = False,
     precision: o.Precision = "float32",
     memory: o.Memory = None,
@@ -195,7 +196,7 @@ def train(
             ),
             MethodChoice(method, method, own),
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, features, rebuild_batches, precision),
+            RunChoice(seed, device, run_dir, resume, features, rebuild_batches, precision, structure),
             PlanChoice(memory, dry_run, clusters_auto),
         )
 

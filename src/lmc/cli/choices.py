@@ -65,6 +65,7 @@ class RunChoice:
     features: str = "device"
     rebuild_batches: bool = False
     precision: str = "float32"
+    structure: str = "device"
 
 
 @dataclass(frozen=True)

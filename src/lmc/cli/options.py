@@ -184,6 +184,10 @@ Features = Annotated[
     str,
     typer.Option("--features", help="Where features live: as for --history.", rich_help_panel=_RUN),
 ]
+Structure = Annotated[
+    str,
+    typer.Option("--structure", help="Where edges live: device, or host.", rich_help_panel=_RUN),
+]
 RebuildBatches = Annotated[
     bool,
     typer.Option("--rebuild-batches", help="Build batches for every step, keep none.", rich_help_panel=_RUN),

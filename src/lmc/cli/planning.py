@@ -51,11 +51,12 @@ def planned(
                 f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc"
             )
         within = limit or free_memory(device)
-        c = largest_clusters(division, model, method, within, device, where.features, keep, where.precision)
+        settings = (where.features, keep, where.precision, where.structure)
+        c = largest_clusters(division, model, method, within, device, *settings)
         if c is None:
             _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), where, device, within)
         method = dataclasses.replace(method, clusters_per_batch=c)
-    found = plan(division, model, method, device, where.features, keep, where.precision)
+    found = plan(division, model, method, device, where.features, keep, where.precision, where.structure)
     if choice.dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
@@ -108,11 +109,12 @@ def _refuse(
     found: Plan | None = None,
 ) -> None:
     keep = not where.rebuild_batches
-    found = found or plan(division, model, method, device, where.features, keep, where.precision)
+    settings = (where.features, keep, where.precision, where.structure)
+    found = found or plan(division, model, method, device, *settings)
     if not isinstance(method, ClusterMethod):
         advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
         raise ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
-    better = remedy(division, model, method, limit, device, where.features, keep, where.precision)
+    better = remedy(division, model, method, limit, device, *settings)
     advice = (
         "no option of this method makes it fit: use more parts, a narrower model or more memory"
         if better is None

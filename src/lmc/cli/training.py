@@ -47,6 +47,7 @@ def train_command(
         features=where.features,
         keep_batches=not where.rebuild_batches,
         precision=where.precision,
+        structure=where.structure,
     )
     del graph  # the run has its own, in another order and perhaps elsewhere
     label = file_name(f"{run.graph.name}-{method.name}-{model.name}-s{where.seed}")

@@ -86,13 +86,14 @@ def plan(
     features: str | Store = "device",
     keep_batches: bool = True,
     precision: str = "float32",
+    structure: str = "device",
 ) -> Plan:
     """The plan of ``method.bind(graph, model, ...)`` with these settings."""
     device, graph = torch.device(device), division.graph
     clusters = division.clusters(method)
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
-    found = probe(graph, model, method, largest, device, features, keep_batches, precision)
+    found = probe(graph, model, method, largest, device, features, keep_batches, precision, structure)
     problem, n = found.run.problem, graph.num_nodes
     items = [
         Item(f"history {name}[{l}]", table.tier, n * table.data()[0].nbytes)
@@ -100,8 +101,16 @@ def plan(
         for l, table in layers.items()
     ]
     items += _features(graph, problem)
-    items.append(Item("structure", "device", _structure(graph, problem)))
-    if keep_batches and not clusters.redraw and method.caches_batches:
+    items += _structure(graph, problem)
+    fixed = keep_batches and not clusters.redraw and method.caches_batches
+    if found.travelling:
+        # a recorded step has places of its own beside the two that rows come and go by in turns
+        rows = found.travelling * (3 if fixed and found.run.records else 2) // 2
+        places = sum(table.held[1] for table in found.run.travelling) * n // problem.graph.num_nodes
+        items.append(Item("rows on their way", "device", rows + places))
+    if not fixed and (device.type == "cuda" or found.travelling):
+        items.append(Item("the next batch", "device", found.batch))
+    if fixed:
         mean = sum(s.rows for s in sizes) / len(sizes)
         size = round(found.batch * clusters.num_batches * mean / largest.rows)
         # a full batch reads P itself
@@ -129,18 +138,26 @@ def _features(graph: Graph, problem: Problem) -> list[Item]:
     return items
 
 
-def _structure(graph: Graph, problem: Problem) -> int:
+def _structure(graph: Graph, problem: Problem) -> list[Item]:
     n, nnz = graph.num_nodes, graph.adj.nnz
     targets = graph.y.numel() * graph.y.element_size() + 3 * n
-    # the pattern, P, and one number a node: its place in the user's graph, and in a block being cut
-    return _matrix(graph, problem) + 4 * (nnz + n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    # P and its pattern; numbers a node: where its entries begin, its place in the user's graph and in a block being cut
+    edges = _copies(problem) * (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (nnz + n + 1)
+    nodes = _copies(problem) * 4 * (n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    if not problem.P.far:
+        return [Item("structure", "device", edges + nodes)]
+    return [Item("structure", "host", edges), Item("targets, and places of nodes", "device", nodes)]
+
+
+def _copies(problem: Problem) -> int:
+    """The matrices, and their transposes where those are others."""
+    return len(problem.matrices) * (1 if problem.P.symmetric else 2)
 
 
 def _matrix(graph: Graph, problem: Problem) -> int:
     """P, and its transpose where that is another."""
     n, nnz = graph.num_nodes, graph.adj.nnz
-    copies = len(problem.matrices) * (1 if problem.P.symmetric else 2)
-    return copies * ((nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1))
+    return _copies(problem) * ((nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1))
 
 
 @dataclass(frozen=True)
@@ -163,10 +180,11 @@ def remedy(
     features: str | Store = "device",
     keep_batches: bool = True,
     precision: str = "float32",
+    structure: str = "device",
 ) -> Remedy | None:
     """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
     for changed, where, keep, options in _changes(division, method, torch.device(device), features, keep_batches):
-        found = plan(division, model, changed, device, where, keep, precision)
+        found = plan(division, model, changed, device, where, keep, precision, structure)
         if found.device <= ROOM * limit:
             return Remedy(changed, where, keep, options, found)
     return None
@@ -210,12 +228,14 @@ def largest_clusters(
     features: str | Store = "device",
     keep_batches: bool = True,
     precision: str = "float32",
+    structure: str = "device",
 ) -> int | None:
     """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
 
     def fits(c: int) -> bool:
         changed = dataclasses.replace(method, clusters_per_batch=c)
-        return plan(division, model, changed, device, features, keep_batches, precision).device <= ROOM * limit
+        found = plan(division, model, changed, device, features, keep_batches, precision, structure)
+        return found.device <= ROOM * limit
 
     low, high = 0, int(division.parts.max()) + 1
     if fits(high):

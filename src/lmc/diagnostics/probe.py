@@ -72,11 +72,12 @@ def _size(adj: CSR, core: Tensor) -> BatchSize:
 
 @dataclass(frozen=True)
 class Probe:
-    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), and a run of the
-    small graph, for what does not depend on size."""
+    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), what rows on
+    their way between tiers take (``travelling``), and a run of the small graph, for what does not depend on size."""
 
     step: int
     batch: int
+    travelling: int
     run: Run
 
 
@@ -88,7 +89,8 @@ def probe(
     device: torch.device,
     features: str | Store,
     keep_batches: bool,
-    precision: str,
+    precision: str = "float32",
+    structure: str = "device",
 ) -> Probe:
     """Predict a step on a batch of this size, of this graph's widths."""
     large = min(1.0, ROWS / size.rows)
@@ -96,11 +98,10 @@ def probe(
     small: Method = method  # of one batch
     if isinstance(method, ClusterMethod):
         small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
-    found = [
-        _measured(graph, model, small, size.scaled(scale), device, features, keep_batches, precision)
-        for scale in scales
-    ]
-    return Probe(_line(scales, [f.step for f in found]), _line(scales, [f.batch for f in found]), found[1].run)
+    settings = (device, features, keep_batches, precision, structure)
+    found = [_measured(graph, model, small, size.scaled(scale), *settings) for scale in scales]
+    step, batch, travelling = (_line(scales, [getattr(f, of) for f in found]) for of in ("step", "batch", "travelling"))
+    return Probe(step, batch, travelling, found[1].run)
 
 
 def _line(x: Sequence[float], y: Sequence[int]) -> int:
@@ -118,10 +119,11 @@ def _measured(
     features: str | Store,
     keep_batches: bool,
     precision: str,
+    structure: str,
 ) -> Probe:
     stand_in, parts = proportioned(graph, size)
     mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, device, features=features, keep_batches=keep_batches, precision=precision)
+    run = method.bind(stand_in, mine, parts, device, 0, features, keep_batches, precision, structure)
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     whole = not isinstance(method, ClusterMethod)
     rows = slice(0, stand_in.num_nodes) if whole else slice(int(core[0]), int(core[-1]) + 1)
@@ -134,7 +136,8 @@ def _measured(
     for _ in range(2):  # what is made once and kept is made now
         run.accumulate(batch)
         mine.zero_grad(set_to_none=True)
-    return Probe(peak_bytes(step, device), held(batch), run)
+    peak = peak_bytes(step, device)
+    return Probe(peak, held(batch), sum(table.held[0] for table in run.travelling), run)
 
 
 def proportioned(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:

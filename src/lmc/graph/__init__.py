@@ -4,6 +4,7 @@ from lmc.graph.batch import Batch
 from lmc.graph.csr import CSR
 from lmc.graph.graph import SPLITS, Graph
 from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
+from lmc.graph.paged import lock, pages
 from lmc.graph.product import Aggregation, Precomputed, Recalling, accumulate, beside, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
 
@@ -20,7 +21,9 @@ __all__ = [
     "accumulate",
     "beside",
     "gcn_norm",
+    "lock",
     "normalise",
+    "pages",
     "renormalise",
     "sparse_product",
     "spmm",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
+from lmc.graph.paged import lock, pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +17,8 @@ class CSR:
     """A sparse matrix by rows; row ``i`` holds ``indices[indptr[i]:indptr[i + 1]]``.
 
     ``values`` is None for a bare pattern. ``symmetric`` is a promise of the maker: the matrix equals its
-    transpose, so that backward products use the same arrays.
+    transpose, so that backward products use the same arrays. Of a ``far`` matrix the entries stay on the host: blocks
+    are cut out of it on the device of its row pointers, nothing else.
     """
 
     indptr: Tensor  # int32 [num_rows + 1]
@@ -24,6 +26,7 @@ class CSR:
     values: Tensor | None  # [nnz]
     num_cols: int
     symmetric: bool = False
+    far: bool = False
     _cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -40,7 +43,7 @@ class CSR:
 
     @property
     def device(self) -> torch.device:
-        return self.indices.device
+        return self.indptr.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -69,6 +72,22 @@ class CSR:
         if indices is self.indices and values is self.values:
             return self
         return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric)
+
+    def offload(self, device: torch.device) -> CSR:
+        """This matrix, which is in host memory, with its entries left there and used on ``device``."""
+        moved = self._offload(device)
+        if not self.symmetric:
+            moved._cache["t"] = self.t()._offload(device)
+        return moved
+
+    def _offload(self, device: torch.device) -> CSR:
+        indices, values = self.indices, self.data
+        if device.type == "cuda":
+            indices, values = (pages(a.shape, a.dtype).copy_(a) for a in (indices, values))
+        moved = CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, far=True)
+        for array in (indices, values):
+            lock(array, device, moved)
+        return moved
 
     def as_torch(self, dtype: torch.dtype | None = None) -> Tensor:
         """As ``torch.sparse_csr_tensor`` sharing memory, with values of ``dtype``, by default their own; made once,

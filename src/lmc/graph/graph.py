@@ -84,9 +84,10 @@ class Graph:
             digest.update(part.cpu().contiguous().view(-1).numpy().view(np.uint8))  # no copy: it may be large
         return digest.hexdigest()[:16]
 
-    def to(self, device: torch.device | str, features: bool = True) -> Graph:
-        """This graph with every array on ``device``; without ``features``, these stay where they are."""
-        arrays = {k: getattr(self, k).to(device) for k in ("adj", "y", *SPLITS)}
+    def to(self, device: torch.device | str, features: bool = True, structure: bool = True) -> Graph:
+        """This graph with every array on ``device``; without ``features``, or ``structure``, that stays where it is."""
+        arrays = {k: getattr(self, k).to(device) for k in ("y", *SPLITS)}
+        arrays["adj"] = self.adj.to(device) if structure else self.adj
         return Graph(
             **arrays, x=self.x.to(device) if features else self.x, num_classes=self.num_classes, name=self.name
         )

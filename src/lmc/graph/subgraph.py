@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph.csr import CSR, row_entries
+from lmc.graph.paged import take
 
 
 class Extractor:
@@ -23,7 +24,7 @@ class Extractor:
         """N(V_B) \\ V_B: the neighbours of ``core`` that are not in it, ascending."""
         entries, _ = row_entries(self.P, core)
         mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
-        mark[self.P.indices[entries]] = True
+        mark[take(self.P.indices, entries)] = True
         mark[core] = False
         return mark.nonzero().squeeze(1)
 
@@ -31,9 +32,9 @@ class Extractor:
         """P[rows, cols] with both relabelled in the order given."""
         entries, indptr = row_entries(self.P, rows)
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
-        local = self._row[self.P.indices[entries]]
+        local = self._row[take(self.P.indices, entries)]
         self._row[cols] = -1
-        block = CSR(indptr, local, self.P.data[entries], cols.numel())
+        block = CSR(indptr, local, take(self.P.data, entries), cols.numel())
         inside = local >= 0
         return block if bool(inside.all()) else block.filtered(inside)
 

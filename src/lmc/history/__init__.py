@@ -2,6 +2,7 @@
 
 from lmc.history.auto import Auto
 from lmc.history.base import Rows, Store, Table, overwrite
+from lmc.history.cargo import Write
 from lmc.history.device import Device, DeviceTable
 from lmc.history.disk import Disk, DiskTable
 from lmc.history.host import HostTable, Pinned
@@ -22,6 +23,7 @@ __all__ = [
     "StagedTable",
     "Store",
     "Table",
+    "Write",
     "free_memory",
     "overwrite",
     "store",

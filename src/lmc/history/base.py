@@ -41,7 +41,7 @@ class Table(Protocol):
 
     def prefetch(self, *rows: Rows) -> None:
         """Say that these rows, these very objects and no others, are pulled next. What is pushed in between is seen by
-        the pull."""
+        the pull. A step that is bracketed (:class:`lmc.history.StagedTable`) names no row twice."""
 
     def data(self) -> Tensor:
         """The whole table, wherever it lives (for checkpoints and diagnostics)."""

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.history.base import Rows, Table
+from lmc.history.memory import free_memory
 from lmc.history.staged import StagedTable
 
 RESIDENT = 2**26
-"""Bytes of a table's file that may stay mapped; beyond, pages are handed back to the system, which keeps them cached as
-long as nobody else wants the memory."""
+SHARE = 1 / 128
+"""Bytes of a table's file that may stay mapped, at least, and as a share of the memory that is free; beyond, pages are
+handed back to the system, which keeps them cached as long as nobody else wants the memory."""
 
 
 class DiskTable(StagedTable):
@@ -31,10 +33,12 @@ class DiskTable(StagedTable):
         device: torch.device,
         path: str | Path | None = None,
         behind: bool | None = None,
+        resident: int | None = None,
     ) -> None:
         size = max(1, num_rows * width) * dtype.itemsize
         self._map = _mapped(size, path)
         self._touched = 0
+        self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
         rows = torch.frombuffer(self._map, dtype=dtype, count=num_rows * width) if num_rows * width else None
         shaped = torch.zeros(num_rows, width, dtype=dtype) if rows is None else rows.view(num_rows, width)
         super().__init__(shaped, device, behind, tier="disk")
@@ -54,7 +58,7 @@ class DiskTable(StagedTable):
         """Hand pages back once enough of them were touched; a row touches a page at least."""
         pages = max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
         self._touched += values.shape[0] * pages
-        if self._touched > RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+        if self._touched > self._resident and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: what was written stays written
             self._touched = 0
 

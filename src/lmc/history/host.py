@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lmc.graph import pages
 from lmc.history.base import Table
 from lmc.history.staged import StagedTable
 
@@ -16,13 +17,14 @@ class HostTable(StagedTable):
     def __init__(
         self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device, behind: bool | None = None
     ) -> None:
-        # the rows themselves are gathered by the host: the copies it makes of them are page-locked, not they
-        super().__init__(torch.zeros(num_rows, width, dtype=dtype), device, behind)
+        own = device.type == "cuda"
+        rows = pages((num_rows, width), dtype) if own else torch.zeros(num_rows, width, dtype=dtype)
+        super().__init__(rows, device, behind)
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Rows in host memory, copied through page-locked buffers: for tables that do not fit on the GPU."""
+    """Rows in page-locked host memory, which the GPU reads and writes itself: for tables that do not fit on it."""
 
     name: str = "host"
 

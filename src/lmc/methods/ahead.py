@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
 
 from lmc.graph import Batch
+
+T = TypeVar("T")
 
 
 class Lookahead:
@@ -26,3 +31,30 @@ class Lookahead:
         if self._next is None:
             self._next = next(self._batches, None)
         return self._next
+
+
+class Beside:
+    """Builds what comes next on a stream of its own, while the training stream works on a step.
+
+    A build has to know sizes, and waits for the device to tell them: here it waits for its own few kernels, not for the
+    step. On a CPU it builds, and that is all.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._begun: torch.cuda.Event | None = None
+
+    def begin(self) -> None:
+        """A step begins. What was freed before may be built over, and what was computed before may be read."""
+        if self._stream is not None:
+            self._begun = torch.cuda.current_stream(self._device).record_event()
+
+    def __call__(self, build: Callable[[], T]) -> T:
+        if self._stream is None or self._begun is None:
+            return build()
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._begun)
+            built = build()
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        return built

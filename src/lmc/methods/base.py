@@ -56,6 +56,8 @@ class Method(recurrent.Answers):
     """Whether it trains models of several layers."""
     halo_teaches: ClassVar[bool] = False
     """Whether halo rows teach the weights that a sum reads them through (:class:`lmc.models.Pass`)."""
+    looks_ahead: ClassVar[bool] = True
+    """Whether the batches of an epoch may be drawn before the epoch before has ended."""
     accepts: ClassVar[str] = "any"
     """The models it can train, in half a sentence; :meth:`check` refuses the others."""
 
@@ -163,6 +165,7 @@ class Method(recurrent.Answers):
         features: str | Store = "device",
         keep_batches: bool = True,
         precision: str = "float32",
+        structure: str = "device",
     ) -> Run:
         """This method on this graph and model.
 
@@ -175,6 +178,7 @@ class Method(recurrent.Answers):
             keep_batches: keep fixed batches on the device; False builds each anew when its turn comes.
             precision: "float32", rows of the parameters' own type, or "bfloat16": features, states, adjoints, tables
                 and P in half the bytes; parameters, losses and all that is added up stay float32.
+            structure: where the graph's edges live: "device", or "host", from where batches are cut.
         """
         check_widths(graph, model)
         self.check_kind(model)
@@ -182,6 +186,7 @@ class Method(recurrent.Answers):
         check_precision(precision, self.rounds, self.title)
         row_type(precision, model, device)  # what it refuses is refused before a graph is divided
         self.check(model)
+        self.check_structure(model, structure)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
         seed = int(seed)
@@ -196,6 +201,7 @@ class Method(recurrent.Answers):
             order=clusters.order,
             features=features,
             precision=precision,
+            structure=structure,
         )
         if len(problem.matrices) > 1 and not self.several_matrices:
             raise ConfigError(
@@ -211,6 +217,16 @@ class Method(recurrent.Answers):
             wanted, remedy = ("layers, such as GCN,", "LMC4Rec") if model.recurrent else ("a fixed point", "LMC4Conv")
             raise ConfigError(
                 f"expected a model with {wanted} for {self.title} (got {type(model).__name__}): use {remedy}"
+            )
+
+    def check_structure(self, model: Model, structure: str) -> None:
+        """Refuse edges on the host where more is read of them than batches."""
+        if structure not in ("device", "host"):
+            raise ConfigError(f'expected structure "device" or "host" (got {structure!r})')
+        if structure == "host" and (not isinstance(self, ClusterMethod) or model.recurrent or model.drives):
+            raise ConfigError(
+                f'expected structure="device" for {self.title} and {type(model).__name__} (got "host"): they read more '
+                "than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
             )
 
     @property

@@ -3,6 +3,9 @@
 A small step is bound by the time its kernels take to launch. All that changes between two visits of a fixed batch is
 in place: parameters, tables, the dropout generator (which a graph advances as an eager step would). So the whole step,
 forward, backward and the pushes between, is one recording.
+
+Rows that travel do so outside of the recording: they are delivered to the same place before every replay, and what the
+step pushes is picked up behind it, from where the recording left it.
 """
 
 from __future__ import annotations
@@ -10,44 +13,69 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lmc.graph import Batch
+from lmc.history import StagedTable, Write
 
 Step = Callable[[], tuple[list[Tensor], Tensor]]
 """Computes the gradients and the loss of one batch."""
 
 
-class Recorder:
-    """Records the step of every batch; their scratch memory is shared, since they never run at the same time."""
+Logs = list[list[Write]]
+"""What a step pushed into each of the tables whose rows travel."""
 
-    def __init__(self, device: torch.device, generator: torch.Generator) -> None:
+
+@dataclass(frozen=True)
+class Recording:
+    """A step, where it leaves its results, and what it pushes."""
+
+    graph: torch.cuda.CUDAGraph
+    grads: list[Tensor]
+    loss: Tensor
+    logs: Logs
+
+
+class Recorder:
+    """Records the step of every batch; their scratch memory is shared, since they never run at the same time.
+
+    Args:
+        staged: the tables whose rows travel.
+    """
+
+    def __init__(self, device: torch.device, generator: torch.Generator, staged: list[StagedTable]) -> None:
         self._generator = generator
+        self._staged = staged
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
         self._seen: set[Batch] = set()
-        self._recorded: dict[Batch, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+        self._recorded: dict[Batch, Recording] = {}
 
     def __call__(self, batch: Batch, step: Step) -> tuple[list[Tensor], Tensor]:
         """The step's results. The first visit runs it as it is (libraries make their handles then), the second
         records it, the later ones replay. Results are valid until the next step."""
-        if batch not in self._seen:
+        if batch not in self._seen or any(table.strays for table in self._staged):
             self._seen.add(batch)
             return step()
         if batch not in self._recorded:
             self._recorded[batch] = self._record(step)
-        graph, grads, loss = self._recorded[batch]
-        graph.replay()
-        return grads, loss.clone()
+        recording = self._recorded[batch]
+        recording.graph.replay()
+        for table, log in zip(self._staged, recording.logs, strict=True):
+            table.log = log
+        return recording.grads, recording.loss.clone()
 
-    def _record(self, step: Step) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+    def _record(self, step: Step) -> Recording:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
-        with _no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # rows of other steps may be on their way meanwhile, in a thread of their own
+        record = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with _no_collection(), record:
             grads, loss = step()
-        return graph, grads, loss
+        return Recording(graph, grads, loss, [table.log for table in self._staged])
 
 
 @contextmanager

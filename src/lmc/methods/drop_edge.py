@@ -42,6 +42,7 @@ class DropEdge(Method):
     outside: ClassVar[str] = "those of the method it wraps, on a graph with edges left out"
     step_rows: ClassVar[str] = "as the method it wraps"
     facts: ClassVar[frozenset[str]] = frozenset()
+    looks_ahead: ClassVar[bool] = False  # an epoch's graph is another one
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Method):

@@ -55,7 +55,7 @@ def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
         size = len(range(*rows.indices(n))) if isinstance(rows, slice) else rows.numel()
         return Chunk(rows, rows, Precomputed(size))
     if isinstance(rows, slice):
-        if rows == slice(0, n):
+        if rows == slice(0, n) and not problem.P.far:
             return Chunk(rows, rows, Aggregation.exact(problem.P))
         rows_index = torch.arange(*rows.indices(n), device=problem.device)
     else:

@@ -52,7 +52,7 @@ def aggregated_features(
         sparse = x.to(home, P.dtype)
         product = sparse_product(P, sparse).to(home)
         return beside(product, sparse) if both else product
-    if tier.name == "device":
+    if tier.name == "device" and not P.far:
         dense = x.to(P.device, P.dtype)
         PX = spmm(P, dense).to(dtype)
         return torch.cat([PX, dense.to(dtype)], 1) if both else PX
@@ -65,7 +65,7 @@ def aggregated_features(
         read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, P.dtype)
         PX = spmm(blocks.block(index, ext), read)
         found.push(rows, torch.cat([PX, read[: index.numel()]], 1) if both else PX)
-    return found
+    return found.data() if tier.name == "device" else found
 
 
 def plain_features(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmc.history import DeviceTable, Table
+from lmc.graph import Batch
+from lmc.history import DeviceTable, StagedTable, Table
 
 try:
     import triton
@@ -132,6 +133,17 @@ if triton is not None:
 def available(*tables: Table) -> bool:
     """Whether the kernels can work on these tables."""
     return triton is not None and all(isinstance(t, DeviceTable) and t.data().is_cuda for t in tables)
+
+
+def delivered(batch: Batch, *tables: Table) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The rows and sums of ext that travelled here for this step, and their numbers among these, where the kernels can
+    work on them."""
+    if triton is None or not batch.core.is_cuda or not all(isinstance(t, StagedTable) for t in tables):
+        return None
+    found = [t.delivered(batch.rows, batch.halo) for t in tables if isinstance(t, StagedTable)]
+    if found[0] is None or found[1] is None:
+        return None
+    return found[0], found[1], torch.arange(batch.num_core + batch.num_halo, device=batch.core.device)
 
 
 def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,7 @@ class Problem:
         order: Tensor | None = None,
         features: str | Store = "device",
         precision: str = "float32",
+        structure: str = "device",
     ) -> Problem:
         """Move graph, with its nodes in ``order``, and model to ``device`` and do once what need not be done again.
 
@@ -78,14 +79,19 @@ class Problem:
         both = aggregated and model.keeps_features
         tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
-        graph = graph.to(device, features=False)
+        far = structure == "host"
+        graph = graph.to(device, features=False, structure=not far)
         found, kinds = model.matrices(graph.adj, wide)
+        placed = [matrix.offload(device) for matrix in found] if far else found
         X: Tensor | CSR | Table
         if aggregated:
-            X = aggregated_features(found[0], graph.x, table, tier, both, dtype)
+            X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)
-        matrices = tuple(Extractor(matrix.to(dtype=rows)) for matrix in found)
+        if rows != wide:
+            placed = [matrix.to(dtype=rows) for matrix in found]
+            placed = [matrix.offload(device) for matrix in placed] if far else placed
+        matrices = tuple(Extractor(matrix) for matrix in placed)
         return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 
     def on(self, kind: int) -> Problem:

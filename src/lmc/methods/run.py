@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Table, overwrite
+from lmc.history import Rows, StagedTable, Table, overwrite
 from lmc.methods import recurrent
-from lmc.methods.ahead import Lookahead
+from lmc.methods.ahead import Beside, Lookahead
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
@@ -53,6 +53,8 @@ class Run:
         self._fixed: dict[tuple[int, ...], Batch] = {}
         self.keep_batches = keep_batches
         self._source: Lookahead | None = None
+        self._later: tuple[int, Lookahead] | None = None
+        self._beside = Beside(problem.device)
         self._sent_for: Batch | None = None
         settles = problem.model.recurrent
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
@@ -64,11 +66,15 @@ class Run:
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
         self.prepared = method.prepare(problem, seed)
-        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor what
-        # travels between tiers
-        stays = all(t.tier == "device" for t in self.all_tables()) and problem.features == "device"
+        # rows that are solved for are asked for twice: what is written of them is not held back
+        travel = [] if settles else [*self.all_tables(), problem.stored]
+        self.travelling = [table for table in travel if isinstance(table, StagedTable)]
+        """The tables whose rows travel ahead of a step and behind it."""
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor sparse
+        # features on their way
+        stays = problem.features == "device" or problem.stored is not None
         records = problem.device.type == "cuda" and stays and not (settles or problem.model.drives)
-        self._recorder = Recorder(problem.device, self.generator) if records else None
+        self._recorder = Recorder(problem.device, self.generator, self.travelling) if records else None
 
     @property
     def H(self) -> dict[int, Table]:
@@ -84,6 +90,11 @@ class Run:
     def graph(self) -> Graph:
         """The graph in run order."""
         return self.problem.graph
+
+    @property
+    def records(self) -> bool:
+        """Whether the steps of fixed batches are recorded."""
+        return self._recorder is not None
 
     @property
     def num_batches(self) -> int:
@@ -102,7 +113,9 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        self._source = Lookahead(self.method.draw(self, epoch, start))
+        later, self._later = self._later, None
+        looked_into = later is not None and later[0] == epoch and start == 0
+        self._source = later[1] if later and looked_into else Lookahead(self.method.draw(self, epoch, start))
         yield from self._source
 
     def cluster_batches(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -116,8 +129,15 @@ class Run:
         def step() -> tuple[list[Tensor], Tensor]:
             return self.method.estimate(self, batch, keep=True, dropout=True)
 
-        grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
-        self._look_ahead()
+        recorder = self._recorder if batch.fixed else None
+        self._beside.begin()
+        self.prefetch(batch)
+        for table in self.travelling:
+            table.arrive(fixed=recorder is not None)
+        grads, loss = step() if recorder is None else recorder(batch, step)
+        for table in self.travelling:
+            table.leave()
+        self._look_ahead(builds=not batch.fixed and batch.core.is_cuda)
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
@@ -152,20 +172,42 @@ class Run:
         if self._sent_for is batch:
             return
         self._sent_for = batch
+        rows, inputs = self._asks(batch)
+        for table in self.all_tables():
+            table.prefetch(*rows)
+        if self.problem.stored is not None:
+            self.problem.stored.prefetch(inputs)
+
+    def _asks(self, batch: Batch) -> tuple[tuple[Rows, ...], Rows]:
+        """The rows of the tables, and of the features, that a step reads."""
         reads = self.method.reads(batch)
         rows = reads if isinstance(reads, tuple) else (reads,)
         if self.problem.model.recurrent:  # a solver starts from the tables
             rows = (*rows, recurrent.solved_rows(batch))
-        for table in self.all_tables():
-            table.prefetch(*rows)
-        if self.problem.stored is not None:
-            self.problem.stored.prefetch(self._input_rows(batch))
+        return rows, self._input_rows(batch)
 
-    def _look_ahead(self) -> None:
-        """Once a step is launched: send for the rows of the next one. What this step pushed is seen by their pull."""
+    def _look_ahead(self, builds: bool) -> None:
+        """Once a step is launched: build the next batch beside it, and send for its rows. What this step pushed is seen
+        by their pull."""
         self._sent_for = None
-        if self._source is not None and self._stages and (following := self._source.peek()) is not None:
+        if self._source is None or not (self._stages or builds):
+            return
+        following = self._beside(self._next_batch)
+        if following is not None and self._stages:
             self.prefetch(following)
+
+    def _next_batch(self) -> Batch | None:
+        assert self._source is not None
+        following = self._source.peek()
+        if following is None and self.method.looks_ahead:
+            if self._later is None or self._later[0] != self.epoch:
+                self._later = self.epoch, Lookahead(self.method.draw(self, self.epoch, 0))
+            following = self._later[1].peek()
+        if following is not None and self.travelling:
+            rows, inputs = self._asks(following)
+            for table in self.travelling:
+                table.expect(*rows, inputs, following.rows)
+        return following
 
     @property
     def _stages(self) -> bool:
@@ -174,9 +216,11 @@ class Run:
 
     @property
     def tiers(self) -> dict[str, str]:
-        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"}."""
+        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"};
+        the structure, where it is not on the device."""
         tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
-        return {**tables, "features": self.problem.features}
+        structure = {"structure": "host"} if self.problem.P.far else {}
+        return {**tables, "features": self.problem.features, **structure}
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""

@@ -77,6 +77,7 @@ def fit(
     device: str | torch.device = "auto",
     checkpoint_seconds: float = 30.0,
     features: str | Store = "device",
+    structure: str = "device",
     keep_batches: bool = True,
     precision: str = "float32",
     on_epoch: Callable[[EpochRecord], None] | None = None,
@@ -92,7 +93,7 @@ def fit(
             of the best validation epoch).
         resume: continue the run in ``run_dir``; on a CPU it ends bit-identical to one that never stopped.
         device: "auto" takes the GPU where there is one.
-        features, keep_batches: what stays on the device (:meth:`lmc.methods.base.Method.bind`).
+        features, structure, keep_batches: what stays on the device (:meth:`lmc.methods.base.Method.bind`).
         precision: "float32", or "bfloat16" for rows and tables of half the bytes (the same).
         on_epoch: called with every epoch's record as it comes.
         progress: show a bar on standard error.
@@ -102,7 +103,7 @@ def fit(
     settings = Settings(epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds)
     if not isinstance(method, Method):
         raise ConfigError(f"expected a method such as lmc.methods.LMC4Conv() (got {method!r})")
-    run = method.bind(graph, model, parts, device, seed, features, keep_batches, precision)
+    run = method.bind(graph, model, parts, device, seed, features, keep_batches, precision, structure)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
     with stop_on_interrupt() as stop, progress_bar(epochs) if progress else nullcontext(_ignore) as show:

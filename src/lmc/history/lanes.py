@@ -1,0 +1,104 @@
+"""Work beside the training stream, in the order it was given, with tickets to wait for.
+
+On a GPU a lane is a stream, or a thread with a stream of its own where the host has to lend a hand. On a CPU it is a
+queue, and does its work as ``late`` as the tickets allow: then a wait that is missing shows in the numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import torch
+from torch import Tensor
+
+Work = Callable[[], None]
+
+
+class Ticket:
+    """Something that will have been done."""
+
+    def __init__(
+        self,
+        event: torch.cuda.Event | Future[torch.cuda.Event] | None = None,
+        lane: Lane | None = None,
+        number: int = 0,
+    ) -> None:
+        self._event, self._lane, self._number = event, lane, number
+
+    @property
+    def event(self) -> torch.cuda.Event | None:
+        """On a GPU; waits, on the host, for a thread to come so far."""
+        return self._event.result() if isinstance(self._event, Future) else self._event
+
+    def wait(self) -> None:
+        """Nothing given to the current stream from now on happens before it."""
+        if self._lane is not None:
+            self._lane.catch_up(self._number)
+        elif (event := self.event) is not None:
+            torch.cuda.current_stream(event.device).wait_event(event)
+
+    def finish(self) -> None:
+        """The host waits for it."""
+        if self._lane is not None:
+            self._lane.catch_up(self._number)
+        elif (event := self.event) is not None:
+            event.synchronize()
+
+
+class Lane:
+    """Work in order. ``hand``: the host has to do some of it, in a thread of this name."""
+
+    def __init__(self, device: torch.device, hand: str | None = None, late: bool = False) -> None:
+        self._device = device
+        # few programs, to be let in first
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self._hand = hand
+        self.late = late
+        self._queue: deque[tuple[Work, tuple[Ticket, ...]]] = deque()
+        self._done = 0
+
+    def do(self, work: Work, after: tuple[Ticket, ...], reads: tuple[Tensor, ...] = ()) -> Ticket:
+        """Give it ``work``, to be done after these tickets; ``reads``: tensors that may be freed meanwhile."""
+        if self._stream is None:
+            self._queue.append((work, after))
+            ticket = Ticket(lane=self, number=self._done + len(self._queue))
+            if not self.late:
+                ticket.wait()
+            return ticket
+        for tensor in reads:
+            tensor.record_stream(self._stream)
+        if self._hand is not None:
+            return Ticket(_thread(self._hand).submit(self._on_stream, work, after))
+        return Ticket(self._on_stream(work, after))
+
+    def _on_stream(self, work: Work, after: tuple[Ticket, ...]) -> torch.cuda.Event:
+        assert self._stream is not None
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            for ticket in after:
+                ticket.wait()
+            work()
+            return self._stream.record_event()
+
+    def catch_up(self, number: int) -> None:
+        """On a CPU: do the work up to this one."""
+        while self._done < number:
+            work, after = self._queue.popleft()
+            for ticket in after:
+                ticket.wait()
+            work()
+            self._done += 1
+
+
+def mark(device: torch.device) -> Ticket:
+    """A ticket for all that the current stream was given so far."""
+    if device.type != "cuda":
+        return Ticket()
+    return Ticket(torch.cuda.current_stream(device).record_event())
+
+
+@cache
+def _thread(name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, f"lmc-{name}")
