@@ -98,9 +98,7 @@ def test_the_same_generator_draws_the_same() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("fanout", [1, 2, 3, 5])
 @pytest.mark.parametrize("loops", [True, False])
-def test_the_kernel_draws_what_plain_torch_draws(
-    fanout: int, loops: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_draws_what_plain_torch_draws(fanout: int, loops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     P = gcn_norm(random_graph(300).adj, torch.float64) if loops else random_sparse(300, 300, density=0.03)
     P = P.to("cuda")
     rows, found = torch.randperm(300, generator=chance())[:137].cuda(), []

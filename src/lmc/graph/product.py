@@ -115,7 +115,7 @@ class Exact(Aggregation):
         object.__setattr__(self, "forward", matrix)
 
     @property
-    def backward(self) -> CSR:  # type: ignore[override]
+    def backward(self) -> CSR:
         return self.forward.t()
 
 

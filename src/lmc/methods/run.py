@@ -14,7 +14,7 @@ from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
 from lmc.history import Table, overwrite
 from lmc.methods import recurrent
-from lmc.methods.ahead import Lookahead
+from lmc.methods.ahead import Drawing, Lookahead
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
@@ -99,7 +99,10 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        self._source = Lookahead(self.method.draw(self, epoch, start))
+        drawn = self.method.draw(self, epoch, start)
+        beside = self.method.draws_beside_steps and not self.problem.model.recurrent
+        device = self.problem.device
+        self._source = Drawing(drawn, device) if beside and device.type == "cuda" else Lookahead(drawn)
         yield from self._source
 
     def cluster_batches(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -113,7 +116,11 @@ class Run:
         def step() -> tuple[list[Tensor], Tensor]:
             return self.method.estimate(self, batch, keep=True, dropout=True)
 
+        if self._source is not None:
+            self._source.step_begins()
         grads, loss = self._recorder(batch, step) if self._recorder is not None and batch.fixed else step()
+        if self._source is not None:
+            self._source.step_ends()
         self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)

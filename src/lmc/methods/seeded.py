@@ -78,6 +78,8 @@ class LayeredMethod(SeedMethod):
 
     first_layer: Literal["complete", "sampled"] = field(default="sampled", kw_only=True)
 
+    draws_beside_steps: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first_layer not in ("complete", "sampled"):

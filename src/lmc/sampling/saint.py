@@ -67,4 +67,6 @@ class Walks:
 
 def _once(nodes: Tensor, num_nodes: int) -> Tensor:
     """Every node once, ascending; a mark for each is quicker than sorting."""
-    return torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device).index_fill_(0, nodes, True).nonzero().squeeze(1)
+    return (
+        torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device).index_fill_(0, nodes, True).nonzero().squeeze(1)
+    )
