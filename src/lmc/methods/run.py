@@ -61,10 +61,10 @@ class Run:
         if settles:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
         self.prepared = method.prepare(problem, seed)
-        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor what
-        # travels between tiers
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded unless it is
+        # known, nor what travels between tiers
         stays = all(t.tier == "device" for t in self.all_tables()) and problem.features == "device"
-        records = problem.device.type == "cuda" and stays and not (settles or problem.model.drives)
+        records = problem.device.type == "cuda" and stays and problem.model.replays
         self._recorder = Recorder(problem.device, self.generator) if records else None
 
     @property
