@@ -16,6 +16,7 @@ from torch_geometric.nn import (
     ChebConv,
     GATConv,
     GATv2Conv,
+    GCN2Conv,
     GCNConv,
     GraphConv,
     GraphNorm,
@@ -23,6 +24,7 @@ from torch_geometric.nn import (
     ResGatedGraphConv,
     SAGEConv,
     SGConv,
+    SimpleConv,
     TAGConv,
     TransformerConv,
     global_mean_pool,
@@ -86,6 +88,20 @@ class Of(nn.Module):
         return self.two(self.one(data.x, data.edge_index).relu(), data.edge_index)
 
 
+class InPlace(nn.Module):
+    """What convolutions give out is changed in place, by GCN2Conv itself and after a convolution without weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(6, 7), nn.Linear(7, 4)
+        self.one, self.two, self.three = GCN2Conv(7, 0.1, 0.5, 1), SimpleConv("mean"), GCN2Conv(7, 0.1, 0.5, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h0 = self.encode(x).relu()
+        h = self.two(self.one(h0, h0, edge_index).relu(), edge_index).tanh_()
+        return self.decode(self.three(h, h0, edge_index).relu_())
+
+
 EXACT: dict[str, Callable[[], nn.Module]] = {
     "gcn": lambda: models.GCN(6, 7, 3, 4),
     "gcn-cached": lambda: models.GCN(6, 7, 2, 4, cached=True),
@@ -98,6 +114,7 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "gatv2": lambda: models.GAT(6, 8, 2, 4, heads=2, v2=True),
     "residual": Residual,
     "positions": Positions,
+    "in-place": InPlace,
     "two-kinds": lambda: Of(GraphConv(6, 7), GCNConv(7, 4)),
     "transformer": lambda: Of(TransformerConv(6, 7), SAGEConv(7, 4)),
     "cheb": lambda: Of(ChebConv(6, 7, 3), GATConv(7, 4)),
