@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ class Drawing(Lookahead):
     def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
         super().__init__(batches)
         self._device = device
-        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._stream = _beside(device)
         self._thread = ThreadPoolExecutor(1, "lmc-draw")
         self._drawn: Future[Batch | None] | None = None
 
@@ -75,6 +76,12 @@ class Drawing(Lookahead):
     def _draw(self) -> Batch | None:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             return next(self._batches, None)
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all draws: freed memory is given out again to the stream it was given to."""
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def tensors(value: object) -> Iterator[Tensor]:

@@ -57,7 +57,7 @@ if triton is not None:
 
 def available(rows: Tensor, fanout: int) -> bool:
     """Whether the kernel can draw so many neighbours for these rows."""
-    return triton is not None and rows.is_cuda and fanout <= MOST
+    return triton is not None and rows.is_cuda and rows.numel() > 0 and fanout <= MOST
 
 
 def slots(about: Tensor, indices: Tensor, rows: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

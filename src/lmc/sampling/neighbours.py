@@ -163,4 +163,6 @@ def read(sizes: list[Tensor]) -> list[int]:
 
 def places(mark: Tensor, number: int) -> Tensor:
     """Where ``mark`` holds, ascending, for a caller who knows how often: nothing waits."""
+    if number == 0:  # no launch for nothing
+        return torch.empty(0, dtype=torch.int64, device=mark.device)
     return torch.nonzero_static(mark, size=number).squeeze(1)
