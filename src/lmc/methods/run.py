@@ -62,9 +62,10 @@ class Run:
             self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
         self.prepared = method.prepare(problem, seed)
         # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded unless it is
-        # known, nor what travels between tiers
+        # known, nor what travels between tiers, nor sparse features made dense on the way
         stays = all(t.tier == "device" for t in self.all_tables()) and problem.features == "device"
-        records = problem.device.type == "cuda" and stays and problem.model.replays
+        made_dense = problem.model.drives and isinstance(problem.X, CSR)
+        records = problem.device.type == "cuda" and stays and problem.model.replays and not made_dense
         self._recorder = Recorder(problem.device, self.generator) if records else None
 
     @property
