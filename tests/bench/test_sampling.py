@@ -27,6 +27,7 @@ def test_drawing_and_using_have_clocks_of_their_own(graph: lmc.Graph) -> None:
     timing = time_sampling("sage", graph, GraphSAGE((3, 2, 1), batch_size=50), SETUP, CPU, steps=7)
     assert timing.steps == -(-graph.num_labelled // 50)
     assert timing.sample_ms > 0 < timing.step_ms
+    assert timing.training_ms > 0
     assert timing.share == pytest.approx(timing.sample_ms / (timing.sample_ms + timing.step_ms))
     assert 50 / 2 < timing.rows <= 50 * 4 * 3 * 2
     assert timing.entries > timing.rows

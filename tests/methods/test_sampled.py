@@ -231,6 +231,28 @@ def test_momentum_averages_the_samples() -> None:
     assert distances[0.1] < 0.5 * distances[1.0]
 
 
+def test_momentum_one_is_the_sample_itself() -> None:
+    """GraphFM-IB without memory is GraphSAGE, batch by batch, whatever its history holds."""
+    g = random_graph()
+    model = make("gcn", g)
+    momentum, plain = (
+        method.bind(g, model, seed=2)
+        for method in (GraphFMIB(fanouts=2, batch_size=6, momentum=1.0), GraphSAGE(fanouts=2, batch_size=6))
+    )
+    for a, b in zip(momentum.batches(), plain.batches(), strict=True):
+        assert worst_error(momentum.gradient(a), plain.gradient(b)) < 1e-12
+
+
+def test_the_adjoint_of_a_mixed_row_is_whole() -> None:
+    """With exact histories and nothing sampled GraphFM-IB is exact for every momentum; an adjoint times momentum would
+    leave the first layer momentum^2 of its gradient."""
+    g = random_graph()
+    model = make("gcn", g)
+    run = GraphFMIB(fanouts=100, batch_size=100, momentum=0.2).bind(g, model)
+    run.refresh()
+    assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+
+
 @each
 def test_lonely_nodes_are_trained_too(name: str) -> None:
     g = lonely_graph()

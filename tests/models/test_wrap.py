@@ -16,6 +16,7 @@ from torch_geometric.nn import (
     ChebConv,
     GATConv,
     GATv2Conv,
+    GCN2Conv,
     GCNConv,
     GraphConv,
     GraphNorm,
@@ -23,6 +24,7 @@ from torch_geometric.nn import (
     ResGatedGraphConv,
     SAGEConv,
     SGConv,
+    SimpleConv,
     TAGConv,
     TransformerConv,
     global_mean_pool,
@@ -86,6 +88,20 @@ class Of(nn.Module):
         return self.two(self.one(data.x, data.edge_index).relu(), data.edge_index)
 
 
+class InPlace(nn.Module):
+    """What convolutions give out is changed in place, by GCN2Conv itself and after a convolution without weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(6, 7), nn.Linear(7, 4)
+        self.one, self.two, self.three = GCN2Conv(7, 0.1, 0.5, 1), SimpleConv("mean"), GCN2Conv(7, 0.1, 0.5, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h0 = self.encode(x).relu()
+        h = self.two(self.one(h0, h0, edge_index).relu(), edge_index).tanh_()
+        return self.decode(self.three(h, h0, edge_index).relu_())
+
+
 EXACT: dict[str, Callable[[], nn.Module]] = {
     "gcn": lambda: models.GCN(6, 7, 3, 4),
     "gcn-cached": lambda: models.GCN(6, 7, 2, 4, cached=True),
@@ -98,6 +114,7 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "gatv2": lambda: models.GAT(6, 8, 2, 4, heads=2, v2=True),
     "residual": Residual,
     "positions": Positions,
+    "in-place": InPlace,
     "two-kinds": lambda: Of(GraphConv(6, 7), GCNConv(7, 4)),
     "transformer": lambda: Of(TransformerConv(6, 7), SAGEConv(7, 4)),
     "cheb": lambda: Of(ChebConv(6, 7, 3), GATConv(7, 4)),
@@ -217,9 +234,9 @@ def test_every_method_is_exact_on_one_part_and_runs_on_several(method: Any, name
 @pytest.mark.parametrize(
     ("network", "own"),
     [
-        (lambda: models.GCN(6, 7, 3, 4), lambda: GCN(6, 7, 4, num_layers=3)),
-        (lambda: models.GraphSAGE(6, 7, 3, 4), lambda: SAGE(6, 7, 4, num_layers=3)),
-        (lambda: models.GAT(6, 8, 3, 4, heads=2, act="elu"), lambda: GAT(6, 8, 4, num_layers=3, heads=2)),
+        (lambda L: models.GCN(6, 7, L, 4), lambda L: GCN(6, 7, 4, num_layers=L)),
+        (lambda L: models.GraphSAGE(6, 7, L, 4), lambda L: SAGE(6, 7, 4, num_layers=L)),
+        (lambda L: models.GAT(6, 8, L, 4, heads=2, act="elu"), lambda L: GAT(6, 8, 4, num_layers=L, heads=2)),
     ],
     ids=["gcn", "sage", "gat"],
 )
@@ -233,10 +250,11 @@ def test_every_method_is_exact_on_one_part_and_runs_on_several(method: Any, name
     ids=lambda m: m.name,
 )
 def test_wrapped_networks_are_our_own_models(network: Any, own: Any, method: Method) -> None:
-    if method.name == "fm" and own().__class__ is SAGE:
-        pytest.skip("the states that take the momentum step differ: ours holds the node's own part too")
+    # SAGE under GraphFM: our states, which take the momentum step, hold the node's own part too. That is the same in
+    # layer 1, which reads the features, and nobody reads a halo row of the last layer: two layers agree, three do not.
+    L = 2 if method.name == "fm" and isinstance(own(2), SAGE) else 3
     # at fixed parameters: the two keep their states at different places, before and after the weights
-    theirs, ours = scrambled(network()), own().double()
+    theirs, ours = scrambled(network(L)), own(L).double()
     names = {
         "lin.weight": "lin.weight", "bias": "lin.bias", "lin_l.weight": "lin.weight", "lin_l.bias": "lin.bias",
         "lin_r.weight": "lin_own.weight", "att_src": "attention.src", "att_dst": "attention.dst",

@@ -7,7 +7,7 @@ import torch
 
 from helpers import chance, lonely_graph, random_graph, random_sparse
 from lmc.graph import gcn_norm
-from lmc.sampling import Neighbours, joined
+from lmc.sampling import Neighbours, fused, joined
 from lmc.sampling.neighbours import distinct
 
 
@@ -43,9 +43,12 @@ def test_no_more_than_there_are_gives_all() -> None:
 def test_a_row_keeps_its_diagonal_and_so_many_others(fanout: int) -> None:
     P = gcn_norm(random_graph().adj, torch.float64)
     neighbours, rows = Neighbours(P), torch.tensor([5, 0, 17, 39])
-    picked = neighbours.pick(rows, fanout, chance())
-    nodes, matrix = neighbours.matrix(rows, picked)
+    found = neighbours.hop(rows, fanout, chance(), count_whole=True)
+    nodes, matrix = found.nodes, found.matrix
     others = P.degrees()[rows].long() - 1
+    assert found.whole == int(P.degrees()[rows].sum())
+    assert torch.equal(found.scale, others / others.clamp(max=fanout))
+    assert torch.equal(neighbours.diagonal, P.to_dense().diagonal())
     assert torch.equal(nodes[:4], rows)
     assert nodes.unique().numel() == nodes.numel()
     assert matrix.degrees().tolist() == (others.clamp(max=fanout) + 1).tolist()
@@ -61,7 +64,8 @@ def test_a_row_keeps_its_diagonal_and_so_many_others(fanout: int) -> None:
 def test_nodes_without_neighbours_read_themselves() -> None:
     g = lonely_graph()
     neighbours, rows = Neighbours(gcn_norm(g.adj, torch.float64)), torch.tensor([8, 0, 9])
-    nodes, matrix = neighbours.matrix(rows, neighbours.pick(rows, 2, chance()))
+    found = neighbours.hop(rows, 2, chance())
+    nodes, matrix = found.nodes, found.matrix
     assert matrix.degrees().tolist() == [1, 3, 1]
     assert float(matrix.to_dense()[0, 0]) == 1.0
     assert set(nodes[3:].tolist()) <= {1, 2, 3, 4, 5}
@@ -73,9 +77,9 @@ def test_a_matrix_without_diagonal_and_with_empty_rows_is_sampled_too() -> None:
     neighbours = Neighbours(P)
     total = torch.zeros(12, 12, dtype=torch.float64)
     for seed in range(1500):
-        nodes, matrix = neighbours.matrix(rows, neighbours.pick(rows, 3, chance(seed)))
-        assert torch.equal(nodes, rows)
-        total += matrix.to_dense()
+        found = neighbours.hop(rows, 3, chance(seed))
+        assert torch.equal(found.nodes, rows)
+        total += found.matrix.to_dense()
     assert float((total / 1500 - P.to_dense()).abs().max()) < 0.4
     assert not total[6].any()
 
@@ -86,6 +90,26 @@ def test_joined_names_every_node_once() -> None:
 
 def test_the_same_generator_draws_the_same() -> None:
     neighbours, rows = Neighbours(gcn_norm(random_graph().adj, torch.float64)), torch.arange(20)
-    a, b, c = (neighbours.pick(rows, 2, chance(seed)).entries for seed in (1, 1, 2))
+    a, b, c = (neighbours.hop(rows, 2, chance(seed)).matrix.to_dense() for seed in (1, 1, 2))
     assert torch.equal(a, b)
-    assert not torch.equal(a, c)
+    assert a.shape != c.shape or not torch.equal(a, c)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fanout", [1, 2, 3, 5])
+@pytest.mark.parametrize("loops", [True, False])
+def test_the_kernel_draws_what_plain_torch_draws(fanout: int, loops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    P = gcn_norm(random_graph(300).adj, torch.float64) if loops else random_sparse(300, 300, density=0.03)
+    P = P.to("cuda")
+    rows, found = torch.randperm(300, generator=chance())[:137].cuda(), []
+    for plain in (False, True):
+        neighbours = Neighbours(P)
+        assert fanout < int(P.degrees().max()) - 1
+        if plain:
+            monkeypatch.setattr(fused, "available", lambda *_: False)
+        else:
+            assert fused.available(rows, fanout)
+        generator = torch.Generator("cuda").manual_seed(4)
+        found.append(neighbours._slots(rows, fanout, generator))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])

@@ -57,7 +57,15 @@ def bench_sampling(
         screen = console()
         table = Table()
         table.add_column("method", no_wrap=True)
-        for column in ("steps an epoch", "rows", "entries", "sampling ms", "step ms", "share of sampling"):
+        for column in (
+            "steps an epoch",
+            "rows",
+            "entries",
+            "sampling ms",
+            "step ms",
+            "share of sampling",
+            "training ms",
+        ):
             table.add_column(column, justify="right")
         timings = []
         with matmul_precision(on) as precision:
@@ -79,6 +87,7 @@ def bench_sampling(
                     f"{timing.sample_ms:,.2f}",
                     f"{timing.step_ms:,.2f}",
                     percent(timing.share),
+                    f"{timing.training_ms:,.2f}",
                 )
         screen.print(table)
         target = out or Path("runs/bench") / f"{file_name(f'sampling-{graph.name}-{on.type}')}.json"

@@ -136,11 +136,11 @@ class CSR:
         assert isinstance(found, tuple)
         return found
 
-    def select_rows(self, rows: Tensor | slice) -> CSR:
-        """Rows ``rows``, every column kept."""
+    def select_rows(self, rows: Tensor | slice, total: int | None = None) -> CSR:
+        """Rows ``rows``, every column kept; ``total`` of their entries, where it is known."""
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(self.num_rows), device=self.device)
-        entries, indptr = row_entries(self, rows)
+        entries, indptr = row_entries(self, rows, total)
         values = None if self.values is None else self.values[entries]
         return CSR(indptr, self.indices[entries], values, self.num_cols)
 
@@ -178,10 +178,14 @@ class CSR:
 
     def filtered(self, keep: Tensor) -> CSR:
         """The entries where ``keep`` [nnz] holds."""
+        return self.entries(keep.nonzero().squeeze(1), keep)
+
+    def entries(self, at: Tensor, keep: Tensor) -> CSR:
+        """The entries at ``at``, those where ``keep`` [nnz] holds: for a caller who has counted them already."""
         # entries kept before each row's first one: a running count read at the old row pointers
         indptr = pointers(keep)[self.indptr]
-        values = None if self.values is None else self.values[keep]
-        return CSR(indptr, self.indices[keep], values, self.num_cols)
+        values = None if self.values is None else self.values[at]
+        return CSR(indptr, self.indices[at], values, self.num_cols)
 
     def to_dense(self) -> Tensor:
         """The dense matrix (for tests and small graphs)."""
@@ -199,15 +203,18 @@ def pointers(counts: Tensor) -> Tensor:
 
 def from_rows(rows: Tensor, cols: Tensor, values: Tensor | None, shape: tuple[int, int]) -> CSR:
     """A matrix from entries already sorted by row."""
-    counts = torch.bincount(rows, minlength=shape[0])
-    return CSR(pointers(counts), cols.to(torch.int32), values, shape[1])
+    # the entries before each row; counting them instead would wait for a GPU
+    each = torch.arange(shape[0] + 1, dtype=rows.dtype, device=rows.device)
+    indptr = torch.searchsorted(rows.contiguous(), each, out_int32=True)
+    return CSR(indptr, cols.to(torch.int32), values, shape[1])
 
 
-def row_entries(matrix: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the entries of ``rows`` in ``matrix.indices``, row after row, and the new row pointers."""
+def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
+    """Positions of the entries of ``rows`` in ``matrix.indices``, row after row, and the new row pointers. Counting
+    them waits for a GPU, unless their ``total`` is known."""
     counts = matrix.degrees()[rows]
     indptr = pointers(counts)
-    total = int(indptr[-1])
+    total = int(indptr[-1]) if total is None else total
     # entry k of row r stands at start_r + k; the running position minus the row's own offset is k
     shift = (matrix.indptr[rows] - indptr[:-1]).repeat_interleave(counts.long(), output_size=total)
     return shift + torch.arange(total, dtype=torch.int32, device=matrix.device), indptr

@@ -92,7 +92,7 @@ class Aggregation:
     @classmethod
     def exact(cls, matrix: CSR) -> Aggregation:
         """The operator whose backward pass is the true adjoint."""
-        return cls(matrix, matrix.t())
+        return Exact(matrix)
 
     @property
     def num_inputs(self) -> int:
@@ -115,6 +115,18 @@ class Aggregation:
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         """P t; ``clean``, the rows before dropout, is for operators that keep rows."""
         return _Product.apply(t, self)
+
+
+class Exact(Aggregation):
+    """An aggregation with its true adjoint, whose matrix is transposed only when it is asked for: a sampled operator
+    that reads the features never is."""
+
+    def __init__(self, matrix: CSR) -> None:
+        object.__setattr__(self, "forward", matrix)
+
+    @property
+    def backward(self) -> CSR:
+        return self.forward.t()
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,8 @@ class Extractor:
         self._row[cols] = -1
         block = CSR(indptr, local, take(self.P.data, entries), cols.numel())
         inside = local >= 0
-        return block if bool(inside.all()) else block.filtered(inside)
+        at = inside.nonzero().squeeze(1)  # the one wait for a GPU
+        return block if at.numel() == local.numel() else block.entries(at, inside)
 
     def induced(self, nodes: Tensor) -> CSR:
         """P[nodes, nodes], symmetric as P is."""

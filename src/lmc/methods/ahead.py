@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import torch
+from torch import Tensor
 
-from lmc.graph import Batch
-
-T = TypeVar("T")
+from lmc.graph import Batch, Graph
 
 
 class Lookahead:
@@ -32,29 +32,67 @@ class Lookahead:
             self._next = next(self._batches, None)
         return self._next
 
+    def step_begins(self) -> None:
+        """Called before a step is launched."""
 
-class Beside:
-    """Builds what comes next on a stream of its own, while the training stream works on a step.
+    def step_ends(self) -> None:
+        """Called once it is."""
 
-    A build has to know sizes, and waits for the device to tell them: here it waits for its own few kernels, not for the
-    step. On a CPU it builds, and that is all.
+
+class Drawing(Lookahead):
+    """On a GPU: while a step is launched and runs, a second thread draws the next batch on a stream of its own.
+
+    The draw sees all that was asked of the device before the step, and all that is asked after the step sees the draw,
+    so that nothing but the step itself runs beside it: a step must not change what draws read. Batches are those that
+    would be drawn in turn, each with its own generator.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
+        super().__init__(batches)
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._begun: torch.cuda.Event | None = None
+        self._stream = _beside(device)
+        self._thread = ThreadPoolExecutor(1, "lmc-draw")
+        self._drawn: Future[Batch | None] | None = None
 
-    def begin(self) -> None:
-        """A step begins. What was freed before may be built over, and what was computed before may be read."""
-        if self._stream is not None:
-            self._begun = torch.cuda.current_stream(self._device).record_event()
+    def __next__(self) -> Batch:
+        self.step_ends()  # a step that failed has not
+        return super().__next__()
 
-    def __call__(self, build: Callable[[], T]) -> T:
-        if self._stream is None or self._begun is None:
-            return build()
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._begun)
-            built = build()
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
-        return built
+    def step_begins(self) -> None:
+        if self._next is None and self._drawn is None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._drawn = self._thread.submit(self._draw)
+
+    def step_ends(self) -> None:
+        if self._drawn is None:
+            return
+        drawn, self._drawn = self._drawn, None
+        self._next = drawn.result()
+        here = torch.cuda.current_stream(self._device)
+        here.wait_stream(self._stream)
+        for tensor in tensors(self._next):
+            tensor.record_stream(here)  # its memory is the other stream's to give out again
+
+    def _draw(self) -> Batch | None:
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            return next(self._batches, None)
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all draws: freed memory is given out again to the stream it was given to."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """Every tensor that a batch holds, but those of the graph."""
+    if isinstance(value, Tensor):
+        if value.layout == torch.strided:  # a sparse one shares the memory of others
+            yield value
+    elif isinstance(value, dict):
+        yield from tensors(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from tensors(each)
+    elif hasattr(value, "__dict__") and not isinstance(value, Graph):
+        yield from tensors(vars(value))

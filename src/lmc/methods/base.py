@@ -51,6 +51,8 @@ class Method(recurrent.Answers):
     """The rows a step computes: the memory of a step is theirs."""
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     caches_batches: ClassVar[bool] = True
+    draws_beside_steps: ClassVar[bool] = False
+    """Whether a batch may be drawn while a step runs: its draw reads nothing that steps change."""
     pooled_statistics: ClassVar[bool] = False
     trains_convolutional: ClassVar[bool] = True
     """Whether it trains models of several layers."""

@@ -25,5 +25,5 @@ class FastGCN(LayerWise):
     def prepare(self, problem: Problem, seed: int) -> Any:
         return ColumnNorms(problem.P).of()
 
-    def chances(self, run: Run, rows: Tensor) -> Tensor:
+    def chances(self, run: Run, entries: Tensor) -> Tensor:
         return run.prepared

@@ -69,6 +69,7 @@ class GraphSAINT(Method):
     outside: ClassVar[str] = "dropped; messages and losses inside divided by their chance"
     step_rows: ClassVar[str] = "the subgraph"
     trains_recurrent: ClassVar[bool] = True
+    draws_beside_steps: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset({UNBIASED_AGGREGATION})
     accepts: ClassVar[str] = "linear aggregation"
 

@@ -29,18 +29,15 @@ class LADIES(LayerWise):
     paper: ClassVar[str] = "Layer-Dependent Importance Sampling for Training Deep and Large GCNs"
     outside: ClassVar[str] = "from one importance sample of the layer's neighbours per layer"
 
-    def chances(self, run: Run, rows: Tensor) -> Tensor:
-        return run.prepared.of(rows)
+    def chances(self, run: Run, entries: Tensor) -> Tensor:
+        return run.prepared.of(entries)
 
     def weigh(self, run: Run, rows: Tensor, matrix: CSR) -> CSR:
         if not self.normalise:
             return matrix
         row = matrix.row_index()
-        others = (matrix.indices != row).to(matrix.dtype)
-        sampled = matrix.data.new_zeros(rows.numel()).index_add_(0, row, matrix.data * others)
-        whole = run.problem.P.select_rows(rows)
-        sums = whole.data.new_zeros(rows.numel()).index_add_(0, whole.row_index(), whole.data)
-        diagonal = matrix.data.new_zeros(rows.numel()).index_add_(0, row, matrix.data * (1 - others))
-        scale = torch.where(sampled > 0, (sums - diagonal) / sampled, 1.0)
-        values = matrix.data * scale[row].where(others > 0, 1)
+        others = matrix.indices != row
+        sampled = matrix.data.new_zeros(rows.numel()).index_add_(0, row, matrix.data.where(others, 0))
+        scale = torch.where(sampled > 0, run.prepared.sums[rows] / sampled, 1.0)
+        values = matrix.data * scale[row].where(others, 1)
         return CSR(matrix.indptr, matrix.indices, values, matrix.num_cols)

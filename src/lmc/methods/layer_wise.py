@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmc.graph import CSR, Aggregation, Extractor
+from lmc.graph import CSR, Aggregation
+from lmc.graph.csr import row_entries
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, LayeredMethod, check_linear, check_whole
 from lmc.models import Model
-from lmc.sampling import ColumnNorms, importance_weights, joined
+from lmc.sampling import ColumnNorms, importance_weights
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class LayerWise(LayeredMethod):
     def check(self, model: Model) -> None:
         check_linear(model, type(self).title, "weighs the terms of a sum", "GraphSAGE")
 
-    def chances(self, run: Run, rows: Tensor) -> Tensor:
-        """q, not normalised, of every node [n]."""
+    def chances(self, run: Run, entries: Tensor) -> Tensor:
+        """q, not normalised, of every node [n], for rows whose entries in P are ``entries``."""
         raise NotImplementedError
 
     def weigh(self, run: Run, rows: Tensor, matrix: CSR) -> CSR:
@@ -54,15 +55,22 @@ class LayerWise(LayeredMethod):
         return ColumnNorms(problem.P)
 
     def sample(self, run: Run, hop: int, rows: Tensor, chance: torch.Generator) -> tuple[Tensor, Aggregation]:
-        weights = importance_weights(self.chances(run, rows), self.layer_size, chance)
-        nodes = joined(rows, weights.nonzero().squeeze(1), weights.numel())
-        matrix = reweighted(run.problem.blocks, rows, nodes, weights)
+        P = run.problem.P
+        entries, indptr = row_entries(P, rows)
+        weights = importance_weights(self.chances(run, entries), self.layer_size, chance)
+        drawn = (weights != 0).index_fill_(0, rows, False)
+        nodes = torch.cat([rows, drawn.nonzero().squeeze(1)])
+        matrix = reweighted(P, entries, indptr, nodes, weights)
         return nodes, Aggregation.exact(self.weigh(run, rows, matrix))
 
 
-def reweighted(blocks: Extractor, rows: Tensor, nodes: Tensor, weights: Tensor) -> CSR:
-    """P[rows, nodes] with every column but the diagonal times its weight; ``rows`` lead ``nodes``."""
-    block = blocks.block(rows, nodes)
+def reweighted(P: CSR, entries: Tensor, indptr: Tensor, nodes: Tensor, weights: Tensor) -> CSR:
+    """Rows of P, given by their entries, over the columns ``nodes`` that they lead: every column but the diagonal times
+    its weight, and what is zero then left out."""
+    local = torch.full((P.num_cols,), -1, dtype=torch.int32, device=P.device)
+    local[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=P.device)
+    columns = P.indices[entries]
+    block = CSR(indptr, local[columns], None, nodes.numel())
     diagonal = block.indices == block.row_index()
-    values = block.data * weights[nodes][block.indices].where(~diagonal, 1)
-    return CSR(block.indptr, block.indices, values, block.num_cols).filtered(values != 0)
+    values = P.data[entries] * weights[columns].where(~diagonal, 1)
+    return CSR(indptr, block.indices, values, nodes.numel()).filtered((values != 0) & (block.indices >= 0))

@@ -14,7 +14,7 @@ from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
 from lmc.history import Rows, StagedTable, Table, overwrite
 from lmc.methods import recurrent
-from lmc.methods.ahead import Beside, Lookahead
+from lmc.methods.ahead import Drawing, Lookahead
 from lmc.methods.capture import Recorder
 from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
@@ -54,7 +54,6 @@ class Run:
         self.keep_batches = keep_batches
         self._source: Lookahead | None = None
         self._later: tuple[int, Lookahead] | None = None
-        self._beside = Beside(problem.device)
         self._sent_for: Batch | None = None
         settles = problem.model.recurrent
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
@@ -70,10 +69,11 @@ class Run:
         travel = [] if settles else [*self.all_tables(), problem.stored]
         self.travelling = [table for table in travel if isinstance(table, StagedTable)]
         """The tables whose rows travel ahead of a step and behind it."""
-        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor sparse
-        # features on their way
+        # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded unless it is
+        # known, nor sparse features on their way or made dense
         stays = problem.features == "device" or problem.stored is not None
-        records = problem.device.type == "cuda" and stays and not (settles or problem.model.drives)
+        made_dense = problem.model.drives and isinstance(problem.X, CSR)
+        records = problem.device.type == "cuda" and stays and problem.model.replays and not made_dense
         self._recorder = Recorder(problem.device, self.generator, self.travelling) if records else None
 
     @property
@@ -115,8 +115,22 @@ class Run:
         self.epoch = epoch + 1
         later, self._later = self._later, None
         looked_into = later is not None and later[0] == epoch and start == 0
-        self._source = later[1] if later and looked_into else Lookahead(self.method.draw(self, epoch, start))
+        self._source = later[1] if later and looked_into else self._drawn(epoch, start)
         yield from self._source
+
+    def _drawn(self, epoch: int, start: int) -> Lookahead:
+        """The batches of an epoch; on a GPU those that are not kept are drawn beside steps."""
+        method, problem = self.method, self.problem
+        drawn = method.draw(self, epoch, start)
+        beside = method.draws_beside_steps or (method.looks_ahead and not self.keeps_batches)
+        if beside and problem.device.type == "cuda" and not problem.model.recurrent:
+            return Drawing(drawn, problem.device)
+        return Lookahead(drawn)
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether batches are fixed, and kept on the device."""
+        return not self.clusters.redraw and self.method.caches_batches and self.keep_batches
 
     def cluster_batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch that are clusters of parts."""
@@ -130,14 +144,17 @@ class Run:
             return self.method.estimate(self, batch, keep=True, dropout=True)
 
         recorder = self._recorder if batch.fixed else None
-        self._beside.begin()
+        if self._source is not None:
+            self._source.step_begins()
         self.prefetch(batch)
         for table in self.travelling:
             table.arrive(fixed=recorder is not None)
         grads, loss = step() if recorder is None else recorder(batch, step)
         for table in self.travelling:
             table.leave()
-        self._look_ahead(builds=not batch.fixed and batch.core.is_cuda)
+        if self._source is not None:
+            self._source.step_ends()
+        self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
             p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
@@ -186,14 +203,10 @@ class Run:
             rows = (*rows, recurrent.solved_rows(batch))
         return rows, self._input_rows(batch)
 
-    def _look_ahead(self, builds: bool) -> None:
-        """Once a step is launched: build the next batch beside it, and send for its rows. What this step pushed is seen
-        by their pull."""
+    def _look_ahead(self) -> None:
+        """Once a step is launched: send for the rows of the next one. What this step pushed is seen by their pull."""
         self._sent_for = None
-        if self._source is None or not (self._stages or builds):
-            return
-        following = self._beside(self._next_batch)
-        if following is not None and self._stages:
+        if self._source is not None and self._stages and (following := self._next_batch()) is not None:
             self.prefetch(following)
 
     def _next_batch(self) -> Batch | None:
@@ -201,7 +214,7 @@ class Run:
         following = self._source.peek()
         if following is None and self.method.looks_ahead:
             if self._later is None or self._later[0] != self.epoch:
-                self._later = self.epoch, Lookahead(self.method.draw(self, self.epoch, 0))
+                self._later = self.epoch, self._drawn(self.epoch, 0)
             following = self._later[1].peek()
         if following is not None and self.travelling:
             rows, inputs = self._asks(following)
@@ -233,7 +246,7 @@ class Run:
     def _batch(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:
             return self._fixed[parts]
-        fixed = not self.clusters.redraw and self.method.caches_batches and self.keep_batches
+        fixed = self.keeps_batches
         batch = self.make_batch(self.clusters.core(parts), float(self.num_batches), fixed, slot)
         if fixed:
             self._fixed[parts] = batch

@@ -16,7 +16,7 @@ from lmc.methods.base import Method, Operators
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.models import Model
-from lmc.sampling import Neighbours, Picked, derive, generator, num_batches, shuffled
+from lmc.sampling import Hop, Neighbours, derive, generator, num_batches, shuffled
 
 EXACT_WITH_ALL_NEIGHBOURS = "exact with all neighbours"
 UNBIASED_AGGREGATION = "unbiased aggregation"
@@ -82,6 +82,8 @@ class LayeredMethod(SeedMethod):
 
     first_layer: Literal["complete", "sampled"] = field(default="sampled", kw_only=True)
 
+    draws_beside_steps: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first_layer not in ("complete", "sampled"):
@@ -117,6 +119,9 @@ class NodeWise(LayeredMethod):
 
     fanouts: int | Sequence[int] = 10
 
+    reads_whole_rows: ClassVar[bool] = False
+    """Whether the whole rows of P are read beside the sampled ones."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "fanouts", checked_fanouts(self.fanouts))
@@ -133,14 +138,13 @@ class NodeWise(LayeredMethod):
 
     def sample(self, run: Run, hop: int, rows: Tensor, chance: torch.Generator) -> tuple[Tensor, Aggregation]:
         fanout = self.fanouts if isinstance(self.fanouts, int) else self.fanouts[hop - 1]
-        picked = run.prepared.pick(rows, fanout, chance)
-        nodes, matrix = run.prepared.matrix(rows, picked)
+        found = run.prepared.hop(rows, fanout, chance, count_whole=self.reads_whole_rows)
         l = run.problem.model.num_layers - hop + 1
-        return nodes, self.operator_of(run, l, rows, Aggregation.exact(matrix), picked)
+        return found.nodes, self.operator_of(run, l, rows, found)
 
-    def operator_of(self, run: Run, l: int, rows: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
+    def operator_of(self, run: Run, l: int, rows: Tensor, found: Hop) -> Aggregation:
         """The operator of layer l, which gives out ``rows``, with what the method adds to it."""
-        return P
+        return Aggregation.exact(found.matrix)
 
 
 def checked_fanouts(fanouts: int | Sequence[int]) -> int | tuple[int, ...]:

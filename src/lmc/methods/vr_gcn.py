@@ -16,7 +16,7 @@ from lmc.methods.problem import Problem
 from lmc.methods.run import Run
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, check_linear
 from lmc.models import Model, Operator
-from lmc.sampling import Picked
+from lmc.sampling import Hop
 
 UNBIASED_WITH_EXACT_HISTORIES = "unbiased with exact histories"
 
@@ -101,6 +101,7 @@ class VRGCN(NodeWise):
         {EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, UNBIASED_WITH_EXACT_HISTORIES}
     )
     accepts: ClassVar[str] = "linear aggregation"
+    reads_whole_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,18 +123,14 @@ class VRGCN(NodeWise):
         """T[l], the rows that layer l aggregates, except the features, which are sampled as they are."""
         return {"T": problem.model.message_widths}
 
-    def operator_of(self, run: Run, l: int, rows: Tensor, P: Aggregation, picked: Picked) -> Aggregation:
+    def operator_of(self, run: Run, l: int, rows: Tensor, found: Hop) -> Aggregation:
+        P, blocks = Aggregation.exact(found.matrix), run.problem.blocks
         if l not in run.tables["T"]:
             return P
-        matrix, blocks, num = P.forward, run.problem.blocks, rows.numel()
-        row = matrix.row_index()
-        # the same factor for all of a row but its diagonal, where it is 1
-        factor = picked.factor.new_ones(num).scatter_reduce_(0, row, picked.factor, "amax")
-        on = matrix.data.where(matrix.indices == row, 0)
-        diagonal = on.new_zeros(num).index_add_(0, row, on)
         read = None if self.tier.name == "device" else torch.cat([rows, blocks.halo(rows)])
-        whole = blocks.P.select_rows(rows) if read is None else blocks.block(rows, read)
-        return Sampled(P.forward, P.backward, factor.rsqrt()[:, None], diagonal[:, None], whole, read)
+        whole = blocks.P.select_rows(rows, found.whole) if read is None else blocks.block(rows, read)
+        diagonal = run.prepared.diagonal[rows]
+        return Sampled(P.forward, P.backward, found.scale.rsqrt()[:, None], diagonal[:, None], whole, read)
 
     def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
         P = batch.operators[l - 1]

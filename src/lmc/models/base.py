@@ -106,6 +106,11 @@ class Model(nn.Module, ABC):
     recurrent: bool = False
     """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
 
+    @property
+    def replays(self) -> bool:
+        """Whether a pass does the same operations every time, none of which the host waits for: it can be recorded."""
+        return not (self.drives or self.recurrent)
+
     def prepare(self, P: CSR) -> None:
         """Called once with the whole graph's aggregation matrix, before training on it."""
 

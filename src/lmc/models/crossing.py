@@ -37,6 +37,7 @@ class Crossing:
         shape: of a row of the result; ``width``, the numbers in a row of the state.
         message_width: the numbers in a row of x, where ``linear``.
         heads: of a softmax over the neighbours, whose logarithmic normaliser is kept at the end of the state.
+        written: the network changes the result in place: it gets one of its own.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Crossing:
     shape: tuple[int, ...]
     message_width: int
     heads: int = 0
+    written: bool = False
 
     @property
     def width(self) -> int:
@@ -163,6 +165,7 @@ class Passage:
                 s = torch.cat([s, s.new_zeros(self.num_rows - self.rows, s.shape[1])])
             if crossing.heads:
                 s = s[:, : -crossing.heads]
+            s = s.clone() if crossing.written else s
             return s if len(crossing.shape) == 1 else s.reshape(-1, *crossing.shape)
 
     def entered(self, convolution: nn.Module) -> Callable[..., Any]:

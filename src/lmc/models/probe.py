@@ -46,6 +46,8 @@ class Seen:
     deferred: dict[str, dict[str, Any]] = field(default_factory=dict)
     softmaxes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     drops: int = 0
+    written: bool = False
+    """Whether the network went on to change the result in place."""
 
 
 First = Literal["changing", "swapped", "beside"]
@@ -93,6 +95,7 @@ def record(probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: boo
     """Every ``propagate`` of a plain forward pass, and its result; without dropout."""
     calls: list[Seen] = []
     made: dict[int, tuple[Any, dict[str, Any]]] = {}
+    given: list[tuple[Any, int]] = []
     names = {id(c): name for name, c in convolutions_of(probe).items()}
 
     def edge_updater(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
@@ -121,11 +124,13 @@ def record(probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: boo
     def propagate(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
         out = _watched(convolution, lambda: original(convolution, "propagate")(edge_index, size=size, **kwargs))
         deferred = {k: made[id(v)][1] for k, v in kwargs.items() if id(v) in made}
+        kept = out.clone() if isinstance(out, Tensor) else out
         calls.append(
             Seen(
-                names[id(convolution)], convolution, edge_index, dict(kwargs), out, deferred, list(watched), mode.drops
+                names[id(convolution)], convolution, edge_index, dict(kwargs), kept, deferred, list(watched), mode.drops
             )
         )
+        given.append((out, getattr(out, "_version", 0)))
         watched.clear()
         return out
 
@@ -133,6 +138,8 @@ def record(probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: boo
     mode = CoreRows([], x.shape[0], Pass(dropout=False))
     with torch.no_grad(), taken_over(probe, propagate, edge_updater), torch.random.fork_rng(devices=[]), mode:
         logits = call(probe, x, edges)
+    for seen, (out, version) in zip(calls, given, strict=True):
+        seen.written = getattr(out, "_version", 0) > version
     return calls, logits
 
 
@@ -166,7 +173,8 @@ def _crossing(seen: Seen, again: Seen, training: Seen, edges: Tensor) -> Crossin
     x = seen.kwargs.get("x")
     linear = not seen.deferred and not heads and x is not None and _is_linear(seen, source(x), weight)
     message = source(x).flatten(1).shape[1] if linear else 0
-    return Crossing(seen.name, linear, weight, shape, message, heads)
+    written = seen.written or again.written or training.written
+    return Crossing(seen.name, linear, weight, shape, message, heads, written)
 
 
 def _pairs(edges: Tensor) -> set[tuple[int, int]]:

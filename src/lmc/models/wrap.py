@@ -15,6 +15,7 @@ from lmc.models.base import Layer, Model
 from lmc.models.crossing import At, Crossing, Passage, taken_over
 from lmc.models.matrices import Recording, matrix_of, symmetric, without_loops
 from lmc.models.probe import First, examine
+from lmc.models.replay import replays
 from lmc.models.rows import Operator, Pass
 from lmc.models.split import CoreRows
 
@@ -97,6 +98,11 @@ class Wrapped(Model):
     @property
     def exact(self) -> bool:
         return all(c.linear or c.heads for c in self.crossings)
+
+    @property
+    def replays(self) -> bool:
+        """Only with sparse products: a convolution's own way over the edges may wait for the device."""
+        return self.linear and replays(self.network)
 
     def recalls(self, l: int) -> bool:
         return self.crossings[l - 1].heads > 0

@@ -4,7 +4,7 @@ from lmc.sampling.clusters import Clusters
 from lmc.sampling.edges import Thinner
 from lmc.sampling.egos import egos
 from lmc.sampling.importance import ColumnNorms, importance_weights
-from lmc.sampling.neighbours import Neighbours, Picked, joined
+from lmc.sampling.neighbours import Hop, Neighbours, joined, places
 from lmc.sampling.rows import generator, num_batches, shuffled
 from lmc.sampling.saint import Edges, Nodes, NodeSampler, Walks
 from lmc.sampling.seeds import derive
@@ -13,10 +13,10 @@ __all__ = [
     "Clusters",
     "ColumnNorms",
     "Edges",
+    "Hop",
     "Neighbours",
     "NodeSampler",
     "Nodes",
-    "Picked",
     "Thinner",
     "Walks",
     "derive",
@@ -25,5 +25,6 @@ __all__ = [
     "importance_weights",
     "joined",
     "num_batches",
+    "places",
     "shuffled",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmc.graph import CSR
 from lmc.graph.csr import pointers, row_entries
-from lmc.sampling.neighbours import Neighbours
+from lmc.sampling.neighbours import Neighbours, places
 
 
 def egos(
@@ -24,14 +24,13 @@ def egos(
     own = torch.arange(roots.numel(), device=roots.device) * n + roots  # (root, node) as one number
     pairs = newest = own
     for fanout in fanouts:
-        picked = neighbours.pick(newest % n, fanout, generator)
-        owner = (newest // n).repeat_interleave(picked.indptr.diff().long(), output_size=picked.entries.numel())
-        reached = (owner * n + neighbours.columns(picked)).unique()
+        which, columns = neighbours.reached(newest % n, fanout, generator)
+        reached = ((newest // n)[which] * n + columns).unique()
         newest = reached[~torch.isin(reached, pairs)]
         pairs = torch.cat([pairs, newest])
     pairs, order = pairs.sort()
     is_root = order < roots.numel()  # the roots came first, in their order, and owners ascend with the pairs
-    position = torch.cat([is_root.nonzero().squeeze(1), (~is_root).nonzero().squeeze(1)])
+    position = torch.cat([places(is_root, roots.numel()), places(~is_root, pairs.numel() - roots.numel())])
     return pairs[position] % n, _induced(P, pairs, position, n)
 
 
@@ -46,6 +45,7 @@ def _induced(P: CSR, pairs: Tensor, position: Tensor, n: int) -> CSR:
     wanted = owner * n + P.indices[entries]
     found = torch.searchsorted(pairs, wanted).clamp_(max=pairs.numel() - 1)
     inside = pairs[found] == wanted
+    at = inside.nonzero().squeeze(1)
     indptr = pointers(inside)[indptr]
-    columns = rank[found[inside]].to(torch.int32)
-    return CSR(indptr, columns, P.data[entries[inside]], pairs.numel(), symmetric=P.symmetric)
+    columns = rank[found[at]].to(torch.int32)
+    return CSR(indptr, columns, P.data[entries[at]], pairs.numel(), symmetric=P.symmetric)

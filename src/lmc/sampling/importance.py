@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from lmc.graph import CSR
-from lmc.graph.csr import row_entries
 
 
 def weighted_draw(chances: Tensor, size: int, generator: torch.Generator) -> Tensor:
@@ -26,13 +25,15 @@ def importance_weights(chances: Tensor, size: int, generator: torch.Generator) -
     """Weights w [len(chances)] with E[w_i] = 1 where the chance is positive, at most ``size`` of them not zero.
 
     w_i = (times i was drawn) / (size * q_i) with q the normalised chances. Where ``size`` is no less than the number of
-    candidates nothing needs to be drawn: all weights are 1.
+    candidates nothing is estimated: all weights are 1. Nothing waits for a GPU.
     """
     candidates = chances > 0
-    if size >= int(candidates.sum()):
+    if size >= chances.numel():
         return candidates.to(chances.dtype)
-    times = torch.bincount(weighted_draw(chances, size, generator), minlength=chances.numel())
-    return (times * (chances.sum() / size) / chances.where(candidates, 1)).to(chances.dtype)
+    drawn = weighted_draw(chances, size, generator)
+    times = chances.new_zeros(chances.numel()).index_add_(0, drawn, chances.new_ones(size))
+    weights = times * (chances.sum() / size) / chances.where(candidates, 1)
+    return torch.where(candidates.sum() <= size, candidates.to(chances.dtype), weights)
 
 
 class ColumnNorms:
@@ -40,12 +41,14 @@ class ColumnNorms:
 
     def __init__(self, P: CSR) -> None:
         self.P = P
-        self._squares = P.data.square().where(P.row_index() != P.indices, 0)
+        there = P.row_index() != P.indices
+        self._squares = P.data.square().where(there, 0)
+        self.sums = P.data.new_zeros(P.num_rows).index_add_(0, P.row_index(), P.data.where(there, 0))
+        """The sum of every row of P, the diagonal left out."""
 
-    def of(self, rows: Tensor | None = None) -> Tensor:
-        """Over the given rows, by default over all."""
+    def of(self, entries: Tensor | None = None) -> Tensor:
+        """Over the given entries of P, by default over all."""
         columns, squares = self.P.indices, self._squares
-        if rows is not None:
-            entries, _ = row_entries(self.P, rows)
+        if entries is not None:
             columns, squares = columns[entries], squares[entries]
         return squares.new_zeros(self.P.num_cols).index_add_(0, columns, squares)

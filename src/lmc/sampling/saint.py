@@ -29,7 +29,7 @@ class Nodes:
         self._size = size
 
     def __call__(self, generator: torch.Generator) -> Tensor:
-        return draw_from(self._total, self._size, generator).unique()
+        return _once(draw_from(self._total, self._size, generator), self._total.numel())
 
 
 class Edges:
@@ -42,7 +42,7 @@ class Edges:
 
     def __call__(self, generator: torch.Generator) -> Tensor:
         drawn = draw_from(self._total, self._size, generator)
-        return torch.cat([self._row[drawn], self._adj.indices[drawn].long()]).unique()
+        return _once(torch.cat([self._row[drawn], self._adj.indices[drawn].long()]), self._adj.num_rows)
 
 
 class Walks:
@@ -62,4 +62,11 @@ class Walks:
             entry = (adj.indptr[here] + step).clamp_(max=adj.nnz - 1)
             here = torch.where(degree > 0, adj.indices[entry].long(), here)
             met.append(here)
-        return torch.cat(met).unique()
+        return _once(torch.cat(met), adj.num_rows)
+
+
+def _once(nodes: Tensor, num_nodes: int) -> Tensor:
+    """Every node once, ascending; a mark for each is quicker than sorting."""
+    return (
+        torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device).index_fill_(0, nodes, True).nonzero().squeeze(1)
+    )

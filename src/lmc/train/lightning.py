@@ -13,16 +13,30 @@ from lmc.methods import Run
 
 
 class Epochs:
-    """The batches of a run as a data loader: every iteration is the run's next epoch."""
+    """The batches of a run as a data loader: every iteration is the run's next epoch, or, after a checkpoint from the
+    midst of one, what was left of it."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._done = 0
+        self._left: int | None = None
 
     def __len__(self) -> int:
         return self.run.num_batches
 
     def __iter__(self) -> Iterator[Batch]:
-        return self.run.batches()
+        start, self._left = self._left or 0, None
+        self._done = start
+        for batch in self.run.batches(self.run.epoch - 1 if start else None, start):
+            self._done += 1  # before it is used: a checkpoint is made after its step
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """How many of the epoch's batches were handed out; which epoch, the run knows."""
+        return {"done": self._done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._left = state["done"] % len(self)
 
 
 def data_module(run: Run) -> Any:
