@@ -44,6 +44,63 @@ def test_the_start_is_left_alone_and_a_good_one_is_quick() -> None:
     assert warm.steps < cold.steps / 2
 
 
+@pytest.mark.parametrize("chosen", ALL, ids=repr)
+def test_a_start_that_is_right_up_to_a_factor_is_as_good_as_the_solution(chosen: Solver) -> None:
+    f, start, want = contraction(0.9)
+    c = torch.empty_like(start)
+    f(start, c)  # f(0)
+    for factor in (0.5, 30.0):
+        found = solve(f, factor * want, chosen, origin=c)
+        assert found.steps <= 2 + (getattr(chosen, "damping", 1) < 1)
+        torch.testing.assert_close(found.value, want, rtol=1e-9, atol=1e-9)
+    assert solve(f, want, chosen, origin=c).steps == 1
+    opposite = solve(f, -want, chosen, origin=c)  # a factor below 0 would be needed: zero is the best there is
+    assert opposite.converged
+    torch.testing.assert_close(opposite.value, want, rtol=1e-9, atol=1e-9)
+
+
+def test_scaling_holds_for_maps_with_a_relu() -> None:
+    A = 0.9 * torch.rand(6, 6, generator=chance(), dtype=torch.float64) / 6
+    c = torch.randn(5, 6, generator=chance(1), dtype=torch.float64)
+
+    def f(x: Tensor, out: Tensor) -> None:
+        torch.addmm(c, x.relu(), A, out=out)
+
+    want = solve(f, torch.zeros_like(c), Picard(tol=1e-14)).value
+    assert bool((want < 0).any())
+    # half of the solution, of the equation with half of c: what a history is after the driving term has doubled
+    plain, scaled = (solve(f, want / 2, Picard(tol=1e-10), origin=origin) for origin in (None, c))
+    assert scaled.steps <= 2 < plain.steps
+    torch.testing.assert_close(scaled.value, want, rtol=1e-9, atol=1e-9)
+
+
+def test_a_start_is_never_worse_than_zero_after_the_first_step() -> None:
+    f, zero, _ = contraction(0.9)
+    c = torch.empty_like(zero)
+    f(zero, c)
+    for seed in range(20):
+        start = 10 * torch.randn(zero.shape, generator=chance(seed), dtype=torch.float64)
+        seen: list[float] = []
+
+        def spied(x: Tensor, out: Tensor) -> None:
+            f(x, out)
+            seen.append(float((out - x).norm()))
+
+        solve(spied, start, Picard(tol=1e-12, max_steps=2), origin=c)
+        # the residual of a J(x) + c is J of that of a x, and that is no larger than |c|, which zero leaves
+        assert seen[1] <= 0.9 * float(c.norm()) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("origin", [False, True])
+def test_zero_and_vanishing_starts_are_no_trouble(origin: bool) -> None:
+    f, zero, want = contraction(0.8)
+    c = torch.empty_like(zero)
+    f(zero, c)
+    for start in (zero, 1e-200 * torch.ones_like(zero)):
+        found = solve(f, start, Picard(tol=1e-10), origin=c if origin else None)
+        torch.testing.assert_close(found.value, want, rtol=1e-8, atol=1e-8)
+
+
 def test_anderson_needs_fewer_steps_where_the_map_contracts_slowly() -> None:
     f, start, _ = contraction(0.99)
     picard = solve(f, start, Picard(tol=1e-10, max_steps=5000))

@@ -51,22 +51,25 @@ class Equilibrium:
             torch.clamp_min(z, 0, out=h)
             torch.addmm(C, spmm(self.P, h, out=m), W_t, out=out)
 
-        return self._solved("states", step, start)
+        return self._solved("states", step, start, C)
 
     def adjoints(self, z: Tensor, G: Tensor, start: Tensor) -> Solution:
         """U = 1[Z > 0] * (P^T U W + G)."""
-        G, W = G.detach(), self.W.detach()
-        active = (z > 0).to(z.dtype)
+        W, active = self.W.detach(), (z > 0).to(z.dtype)
+        G = G.detach() * active
         q = torch.empty_like(start)
 
         def step(u: Tensor, out: Tensor) -> None:
             torch.addmm(G, spmm(self.P_t, u, out=q), W, out=out)
             out.mul_(active)
 
-        return self._solved("adjoints", step, start)
+        return self._solved("adjoints", step, start, G)
 
-    def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor) -> Solution:
-        solution = solve(step, start, self.solver, REMEDY)
+    def _solved(
+        self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor, origin: Tensor
+    ) -> Solution:
+        # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
+        solution = solve(step, start, self.solver, REMEDY, origin)
         if not solution.converged:
             warnings.warn(
                 f"expected the {what} to settle to {self.solver.tol:g} (got {solution.residual:.2g} after "
