@@ -65,9 +65,7 @@ class Equilibrium:
 
         return self._solved("adjoints", step, start, G)
 
-    def _solved(
-        self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor, origin: Tensor
-    ) -> Solution:
+    def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor, origin: Tensor) -> Solution:
         # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
         solution = solve(step, start, self.solver, REMEDY, origin)
         if not solution.converged:
