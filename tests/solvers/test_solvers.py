@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor
 
-from helpers import chance
+from helpers import chance, random_graph
 from lmc.errors import ConfigError, SolverError
+from lmc.graph import gcn_norm
+from lmc.models.equilibrium import Equilibrium
 from lmc.solvers import Anderson, Map, Picard, Solver, solve, solver
 
 ALL = [Picard(tol=1e-12), Picard(tol=1e-12, damping=0.7), Anderson(tol=1e-12), Anderson(tol=1e-12, damping=0.8)]
@@ -156,6 +161,31 @@ def test_an_iteration_allocates_nothing_of_the_size_of_x() -> None:
 
     assert solve(spied, start, Picard(tol=1e-12)).steps > 20
     assert len(seen) == 2  # two buffers that change places
+
+
+@pytest.mark.parametrize("kind", [Picard, Anderson])
+def test_an_iteration_of_the_equations_is_two_products_and_allocates_nothing(
+    kind: type[Picard] | type[Anderson],
+) -> None:
+    g = random_graph(n=300)
+    P, d = gcn_norm(g.adj, torch.float32), 32
+    W = torch.randn(d, d, generator=chance()) / 100
+    C = torch.randn(g.num_nodes, d, generator=chance(1))
+
+    def events(steps: int) -> tuple[Counter[str], list[int]]:
+        equation = Equilibrium(P, P, W, kind(tol=1e-30, max_steps=steps))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it has not converged
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+                equation.states(C, C)
+                equation.adjoints(C, C, C)
+        counts = Counter(event.name for event in seen.events())
+        return counts, [abs(e.cpu_memory_usage) for e in seen.events() if e.name == "[memory]"]
+
+    (few, small), (many, large) = events(10), events(30)
+    assert many["aten::addmm"] - few["aten::addmm"] == 2 * 2 * 20  # one sparse and one dense, in each equation
+    assert sum(m >= C.nbytes for m in large) == sum(m >= C.nbytes for m in small)
+    assert len(large) == len(small) or kind is Anderson  # which has small systems to solve
 
 
 def test_a_zero_fixed_point_is_found() -> None:

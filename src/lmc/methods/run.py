@@ -59,7 +59,7 @@ class Run:
         self.tables = {name: {l: self.table(width) for l, width in layers.items()} for name, layers in kept.items()}
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
-            self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
+            self.memo |= recurrent.new_tally()  # counts of the host: a GPU would have to be waited for
         self.prepared = method.prepare(problem, seed)
         # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded, nor what
         # travels between tiers
