@@ -134,8 +134,11 @@ def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
     return b, p
 
 
-def local(run: Run, batch: Batch, dropout: bool) -> Local:
-    """Solve a batch and differentiate; histories are read and not written."""
+def local(run: Run, batch: Batch, dropout: bool, warm: bool = True) -> Local:
+    """Solve a batch and differentiate; histories are read and not written.
+
+    ``warm``: the solver starts from the histories of the rows solved for, else from zero.
+    """
     problem, model = run.problem, recurrent_model(run.problem.model)
     run.prefetch(batch)
     model.train()
@@ -147,7 +150,7 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
         sums = run.method.outer_adjoints(run, batch)
         return None if sums is None else sums @ model.W.detach()
 
-    ends = Ends(run.H[1].pull(rows), run.V[1].pull(rows), arriving)
+    ends = Ends(run.H[1].pull(rows) if warm else None, run.V[1].pull(rows) if warm else None, arriving)
     outer = run.method.outer_states(run, batch)
     h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
     losses = problem.losses(model.decode(h, p), batch)
