@@ -124,14 +124,14 @@ def solve(
                 return Solution(fx, step, residual, residual <= solver.tol)
         if scales:
             assert origin is not None
-            a = _best_factor(torch.sub(origin, change, out=change), origin)
+            a = best_factor(torch.sub(origin, change, out=change), origin)
             x.mul_(a)
             torch.lerp(origin, fx, a, out=fx)
         x, fx = iteration.advance(x, fx)
     raise AssertionError("unreachable: the last step returns")
 
 
-def _best_factor(d: Tensor, c: Tensor) -> Tensor:
+def best_factor(d: Tensor, c: Tensor) -> Tensor:
     """argmin over a >= 0 of |a d - c|, on the device; 0 where d is zero."""
     d, c = d.view(-1), c.reshape(-1)
     return (d.dot(c) / d.dot(d).clamp_min(torch.finfo(d.dtype).tiny)).clamp_min_(0)
