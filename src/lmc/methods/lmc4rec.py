@@ -15,7 +15,6 @@ from lmc.methods import recurrent
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
-from lmc.models import Recurrent
 
 
 @dataclass(frozen=True)
@@ -27,14 +26,13 @@ class LMC4Rec(HistoryMethod):
             "step": one message-passing step from the histories, (20) and (22), as Algorithm 2 reads.
         q: where the model drops out, the share of steps that run without dropout and update the histories; the others
             drop out and leave the histories alone.
-        undo_drift: multiply the halo's adjoints by how much those of the core have grown since they were stored, a
-            number that is 1 where nothing is stale (not in the paper). None: where the model drops out, since there
-            the histories are older.
+        undo_drift: multiply the halo's adjoints by what is left of the loss gradient since they were stored, as the
+            core shows it: a number in [0, 1], and 1 where nothing is stale (not in the paper, which has 1; 0 is GAS).
     """
 
     update: Literal["solution", "step"] = "solution"
     q: float = 0.5
-    undo_drift: bool | None = None
+    undo_drift: bool = True
 
     name: ClassVar[str] = "lmc4rec"
     title: ClassVar[str] = "LMC4Rec"
@@ -55,8 +53,9 @@ class LMC4Rec(HistoryMethod):
     def calm_share(self) -> float | None:
         return self.q
 
-    def undoes_drift(self, model: Recurrent) -> bool:
-        return (model.dropout > 0 or model.input_dropout > 0) if self.undo_drift is None else self.undo_drift
+    @property
+    def undoes_drift(self) -> bool:
+        return self.undo_drift
 
     def keeps(self, problem: Problem) -> Kept:
         return self.keeps_recurrent(problem)

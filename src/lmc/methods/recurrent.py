@@ -150,7 +150,7 @@ def local(run: Run, batch: Batch, dropout: bool, warm: bool = True) -> Local:
         sums = run.method.outer_adjoints(run, batch)
         return None if sums is None else sums @ model.W.detach()
 
-    ends = Ends(arriving=arriving, undo_drift=run.method.undoes_drift(model))
+    ends = Ends(arriving=arriving, undo_drift=run.method.undoes_drift)
     if warm:
         ends.z_start, ends.u_start = run.H[1].pull(rows), run.V[1].pull(rows)
     outer = run.method.outer_states(run, batch)
@@ -175,7 +175,8 @@ class Answers:
         read from the histories, and every step drops out."""
         return None
 
-    def undoes_drift(self, model: Recurrent) -> bool:
+    @property
+    def undoes_drift(self) -> bool:
         """Whether adjoints from the histories are scaled to today's loss, by what the rows solved for show."""
         return False
 

@@ -66,7 +66,7 @@ class Equilibrium:
         return self._solved("adjoints", step, start, G)
 
     def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> Tensor:
-        """How much the adjoints have grown since they were stored, by the rows at hand; one number on the device.
+        """What is left of the adjoints since they were stored, by the rows at hand; one number in [0, 1] on the device.
 
         Adjoints fade with the loss, all at once: a = argmin |a D - 1[Z > 0] * G|, where D = V - 1[Z > 0] * (P^T V W +
         arrived) is the loss gradient that the stored V of these rows and of the halo are the answer to. It is 1 where
@@ -75,7 +75,7 @@ class Equilibrium:
         active = (z > 0).to(z.dtype)
         now = G.detach() * active
         D = stored - torch.addmm(arrived, spmm(self.P_t, stored), self.W.detach()).mul_(active)
-        return torch.where(now.any(), best_factor(D, now), 1.0)
+        return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0)
 
     def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor, origin: Tensor) -> Solution:
         # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
