@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import Tensor
 
 from helpers import RECURRENT, chance, parts_of, random_graph, sweep, worst_error
+from lmc.graph import Aggregation
 from lmc.methods import ClusterMethod, HistoryMethod, LMC4Rec, Run
+from lmc.methods.recurrent import operator_of
 from lmc.models import RecGCN
+from lmc.solvers.loop import CUDA_CHECK_EVERY
+
+CUDA = torch.cuda.is_available()
 
 STORES = [
     (name, tier)
@@ -174,9 +180,9 @@ def test_one_step_updates_are_an_option() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.skipif(not CUDA, reason="no GPU here")
 @pytest.mark.parametrize("redraw", [False, True])
-@pytest.mark.parametrize(("name", "tier"), STORES)
+@pytest.mark.parametrize(("name", "tier"), [(name, tier) for name, tier in STORES if name != "graphsaint"])
 def test_gpu_gives_the_gradients_of_the_cpu(name: str, tier: str, redraw: bool) -> None:
     settings: dict[str, object] = {"redraw": redraw} if name != "full" else {}
     if tier == "host":
@@ -185,8 +191,48 @@ def test_gpu_gives_the_gradients_of_the_cpu(name: str, tier: str, redraw: bool) 
     assert max(worst_error(x, y) for x, y in zip(a, b, strict=True)) < 1e-8
 
 
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not CUDA, reason="no GPU here")])]
+)
+def test_a_sampled_subgraph_gives_its_gradient_on_every_device(device: str) -> None:
+    # GraphSAINT draws on the device, each with a stream of its own: subgraphs drawn there are carried here
+    there, here = (bound("graphsaint", model_of(dropout=0.0), where) for where in (device, "cpu"))
+    for batch in there.batches():
+        core, P = batch.core.cpu(), operator_of(batch).forward.to("cpu")
+        assert batch.importance is not None
+        carried = here.assemble(
+            core, core, (core[:0], (Aggregation.exact(P),), None), batch.weight, importance=batch.importance.cpu()
+        )
+        got = {k: v.cpu() for k, v in there.gradient(batch).items()}
+        assert worst_error(got, here.gradient(carried)) < 1e-8
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.skipif(not CUDA, reason="no GPU here")
+@pytest.mark.parametrize("name", ["gas", "lmc4rec", "cmc4rec", "full"])
+def test_a_step_waits_for_the_gpu_at_readings_of_the_residual_alone(name: str) -> None:
+    run = bound(name, RecGCN(6, 7, 4, kappa=0.95, tol=1e-5), device="cuda")
+    optimiser = torch.optim.Adam(run.problem.model.parameters(), lr=0.01, capturable=True)
+    for epoch in range(4):
+        for batch in run.batches():
+            run.solves()
+            with warnings.catch_warnings(record=True) as waits:
+                warnings.simplefilter("always")
+                torch.cuda.set_sync_debug_mode("warn")
+                run.accumulate(batch)
+                optimiser.step()
+                run.problem.model.project()
+                torch.cuda.set_sync_debug_mode("default")
+            solved = run.solves()
+            assert solved is not None
+            steps = [solved["forward_steps"], solved["backward_steps"]]
+            readings = sum(1 + int(s) // CUDA_CHECK_EVERY for s in steps)
+            if epoch > 0:  # a batch's first step prepares its matrices
+                assert len([w for w in waits if "synchroniz" in str(w.message)]) <= readings
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="no GPU here")
 def test_dropout_trains_on_the_gpu() -> None:
     grads = train_epochs(bound("lmc4rec", device="cuda"), 3)
     assert all(bool(v.isfinite().all()) and bool(v.any()) for v in grads[-1].values())

@@ -152,7 +152,7 @@ def test_one_step_from_the_histories_is_equations_20_and_22() -> None:
 def test_local_fixed_points_are_equations_21_and_23() -> None:
     g = random_graph()
     model = recgcn(g)
-    run = bound(LMC4Rec, g, model)
+    run = bound(LMC4Rec, g, model, undo_drift=False)
     noise = chance(5)
     for table in run.all_tables():
         table.data().copy_(torch.randn(table.data().shape, generator=noise, dtype=torch.float64))
@@ -168,6 +168,34 @@ def test_local_fixed_points_are_equations_21_and_23() -> None:
     losses = run.problem.row_losses(model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])
     (G,) = torch.autograd.grad(losses.sum(), h)
     torch.testing.assert_close((P @ V @ W + G) * (now > 0), v, rtol=1e-10, atol=1e-10)
+
+
+def test_drift_is_undone_and_exact_histories_stay_exact() -> None:
+    g = random_graph()
+    model = recgcn(g)
+    want = full_gradient(g, model)
+    run, plain = bound(LMC4Rec, g, model), bound(LMC4Rec, g, model, undo_drift=False)
+    run.refresh()
+    for _ in range(2):
+        assert worst_error(sweep(run), want) < 1e-8
+    for factor in (3.0, 0.25):  # all adjoints stored when the loss was so many times today's
+        run.refresh()
+        run.V[1].data().mul_(factor)
+        plain.load_state_dict(run.state_dict())
+        batch = next(run.batches())
+        found, as_stored = estimated_errors(run, batch).V, estimated_errors(plain, batch).V
+        assert as_stored > 0.05
+        assert found < 1e-8 if factor > 1 else found == as_stored  # a loss that has grown is not believed
+
+
+def test_drift_is_not_measured_where_no_row_has_a_loss() -> None:
+    base = random_graph()
+    g = Graph(base.adj, base.x, base.y, torch.arange(base.num_nodes) < 3, base.val, base.test, base.num_classes)
+    model = recgcn(g)
+    run = bound(LMC4Rec, g, model)
+    run.refresh()
+    assert any(not bool(batch.labelled[: batch.num_core].any()) for batch in run.batches())
+    assert worst_error(sweep(run), full_gradient(g, model)) < 1e-8
 
 
 def test_the_sums_of_cmc4rec_stay_true() -> None:

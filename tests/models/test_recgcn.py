@@ -12,7 +12,7 @@ import lmc
 from helpers import chance, full_gradient, full_loss, random_graph, random_sparse, sparse, worst_error
 from lmc.errors import ConfigError, SolverError, SolverWarning
 from lmc.graph import CSR, Aggregation, Graph, gcn_norm
-from lmc.methods import FullBatch
+from lmc.methods import FullBatch, LMC4Rec, Method
 from lmc.models import Pass, RecGCN
 from lmc.models.wellposed import onto_l1_ball, perron
 from lmc.solvers import Anderson, Picard
@@ -211,13 +211,14 @@ def test_a_solve_that_fails_is_reported_and_counted() -> None:
     assert [e.solver["unconverged"] for e in record.epochs if e.solver] == [2, 2]
 
 
-def test_a_graph_without_features_learns_embeddings() -> None:
+@pytest.mark.parametrize("method", [FullBatch(), LMC4Rec(4, 1)], ids=lambda m: m.name)
+def test_a_graph_without_features_learns_embeddings(method: Method) -> None:
     base = random_graph()
     n = base.num_nodes
     identity = CSR(torch.arange(n + 1, dtype=torch.int32), torch.arange(n, dtype=torch.int32), torch.ones(n), n)
     g = Graph(base.adj, identity, base.y, base.train, base.val, base.test, base.num_classes)
     model = RecGCN(n, 8, 4)
-    first, *_, last = lmc.fit(g, model, FullBatch(), epochs=60, lr=0.03, device="cpu", eval_every=0).epochs
+    first, *_, last = lmc.fit(g, model, method, epochs=60, lr=0.03, device="cpu", eval_every=0).epochs
     assert last.loss < 0.3 * first.loss
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
+
 import pytest
 import torch
 from torch import Tensor
 
-from helpers import chance
+from helpers import chance, random_graph
 from lmc.errors import ConfigError, SolverError
+from lmc.graph import gcn_norm
+from lmc.models.equilibrium import Equilibrium
 from lmc.solvers import Anderson, Map, Picard, Solver, solve, solver
 
 ALL = [Picard(tol=1e-12), Picard(tol=1e-12, damping=0.7), Anderson(tol=1e-12), Anderson(tol=1e-12, damping=0.8)]
@@ -42,6 +47,64 @@ def test_the_start_is_left_alone_and_a_good_one_is_quick() -> None:
     warm = solve(f, want + 1e-8, Picard(tol=1e-10))
     assert solve(f, want, Picard(tol=1e-10)).steps == 1
     assert warm.steps < cold.steps / 2
+
+
+@pytest.mark.parametrize("chosen", ALL, ids=repr)
+def test_a_start_that_is_right_up_to_a_factor_is_as_good_as_the_solution(chosen: Solver) -> None:
+    f, start, want = contraction(0.9)
+    c = torch.empty_like(start)
+    f(start, c)  # f(0)
+    for factor in (0.5, 30.0):
+        found = solve(f, factor * want, chosen, origin=c)
+        assert found.steps <= 2 + (getattr(chosen, "damping", 1) < 1)
+        torch.testing.assert_close(found.value, want, rtol=1e-9, atol=1e-9)
+    assert solve(f, want, chosen, origin=c).steps == 1
+    opposite = solve(f, -want, chosen, origin=c)  # a factor below 0 would be needed: zero is the best there is
+    assert opposite.converged
+    torch.testing.assert_close(opposite.value, want, rtol=1e-9, atol=1e-9)
+
+
+def test_scaling_holds_for_maps_with_a_relu() -> None:
+    A = 0.9 * torch.rand(6, 6, generator=chance(), dtype=torch.float64) / 6
+    c = torch.randn(5, 6, generator=chance(1), dtype=torch.float64)
+
+    def f(x: Tensor, out: Tensor) -> None:
+        torch.addmm(c, x.relu(), A, out=out)
+
+    want = solve(f, torch.zeros_like(c), Picard(tol=1e-14)).value
+    assert bool((want < 0).any())
+    # half of the solution, of the equation with half of c: what a history is after the driving term has doubled
+    plain, scaled = (solve(f, want / 2, Picard(tol=1e-10), origin=origin) for origin in (None, c))
+    assert scaled.steps <= 2 < plain.steps
+    torch.testing.assert_close(scaled.value, want, rtol=1e-9, atol=1e-9)
+
+
+def test_a_start_is_never_worse_than_zero_after_the_first_step() -> None:
+    f, zero, _ = contraction(0.9)
+    c = torch.empty_like(zero)
+    f(zero, c)
+    seen: list[float] = []
+
+    def spied(x: Tensor, out: Tensor) -> None:
+        f(x, out)
+        seen.append(float((out - x).norm()))
+
+    for seed in range(20):
+        start = 10 * torch.randn(zero.shape, generator=chance(seed), dtype=torch.float64)
+        solve(spied, start, Picard(tol=1e-12, max_steps=2), origin=c)
+    # the residual of a J(x) + c is J of that of a x, and that is no larger than |c|, which zero leaves
+    assert max(seen[1::2]) <= 0.9 * float(c.norm()) * (1 + 1e-12)
+    assert min(seen[0::2]) > float(c.norm())
+
+
+@pytest.mark.parametrize("origin", [False, True])
+def test_zero_and_vanishing_starts_are_no_trouble(origin: bool) -> None:
+    f, zero, want = contraction(0.8)
+    c = torch.empty_like(zero)
+    f(zero, c)
+    for start in (zero, 1e-200 * torch.ones_like(zero)):
+        found = solve(f, start, Picard(tol=1e-10), origin=c if origin else None)
+        torch.testing.assert_close(found.value, want, rtol=1e-8, atol=1e-8)
 
 
 def test_anderson_needs_fewer_steps_where_the_map_contracts_slowly() -> None:
@@ -98,6 +161,31 @@ def test_an_iteration_allocates_nothing_of_the_size_of_x() -> None:
 
     assert solve(spied, start, Picard(tol=1e-12)).steps > 20
     assert len(seen) == 2  # two buffers that change places
+
+
+@pytest.mark.parametrize("kind", [Picard, Anderson])
+def test_an_iteration_of_the_equations_is_two_products_and_allocates_nothing(
+    kind: type[Picard] | type[Anderson],
+) -> None:
+    g = random_graph(n=300)
+    P, d = gcn_norm(g.adj, torch.float32), 32
+    W = torch.randn(d, d, generator=chance()) / 100
+    C = torch.randn(g.num_nodes, d, generator=chance(1))
+
+    def events(steps: int) -> tuple[Counter[str], list[int]]:
+        equation = Equilibrium(P, P, W, kind(tol=1e-30, max_steps=steps))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it has not converged
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+                equation.states(C, C)
+                equation.adjoints(C, C, C)
+        counts = Counter(event.name for event in seen.events())
+        return counts, [abs(e.cpu_memory_usage) for e in seen.events() if e.name == "[memory]"]
+
+    (few, small), (many, large) = events(10), events(30)
+    assert many["aten::addmm"] - few["aten::addmm"] == 2 * 2 * 20  # one sparse and one dense, in each equation
+    assert sum(m >= C.nbytes for m in large) == sum(m >= C.nbytes for m in small)
+    assert len(large) == len(small) or kind is Anderson  # which has small systems to solve
 
 
 def test_a_zero_fixed_point_is_found() -> None:

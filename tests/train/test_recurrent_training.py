@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from statistics import mean
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import lmc
 from helpers import random_graph
 from lmc.errors import Interrupted
 from lmc.graph import Graph
-from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, CMC4Rec, FullBatch, LMC4Rec, Method
+from lmc.methods import SSE, CMC4Rec, FullBatch, LMC4Rec, Method
 from lmc.models import GCN, RecGCN
 from lmc.results import EpochRecord
 from lmc.solvers import Anderson
@@ -100,59 +99,3 @@ def test_chains_are_learned_by_the_fixed_point_and_not_by_two_layers(
     assert two_layers < 0.7
     assert full > 0.95
     assert ours > 0.95
-
-
-RATES = {"cora": (3e-3, 1e-3), "citeseer": (1e-2, 1e-3), "pubmed": (3e-3, 3e-4)}
-"""Learning rates for METIS and for random parts."""
-
-
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.parametrize("how", ["metis", "random"])
-@pytest.mark.parametrize("name", RATES)
-def test_lmc4rec_is_within_a_point_of_backward_sgd(
-    data_dir: Path, name: str, how: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    g = lmc.load(data_dir / f"{name}.npz")
-    lr = RATES[name][how == "random"]
-    tests: dict[str, float] = {}
-    losses: dict[str, float] = {}
-    for cls in (BackwardSGD, LMC4Rec):
-        records = []
-        for seed in range(5):
-            model = RecGCN(g.num_features, 128, g.num_classes, seed=seed)
-            method = cls(10, 2, partition=how)
-            records.append(lmc.fit(g, model, method, epochs=40, lr=lr, seed=seed, device="cpu"))
-        tests[cls.title] = mean(r.test or 0.0 for r in records)
-        losses[cls.title] = mean(r.epochs[9].loss for r in records)
-    with capsys.disabled():
-        sys.stdout.write(f"\n{name}, {how}: test {tests}, loss after 10 epochs {losses}\n")
-    assert tests["LMC4Rec"] > tests["Backward SGD"] - 0.01
-    assert losses["LMC4Rec"] < 1.25 * losses["Backward SGD"] + 0.01
-
-
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.parametrize("how", ["metis", "random"])
-def test_estimated_errors_on_cora(data_dir: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
-    g = lmc.load(data_dir / "cora.npz")
-    V: dict[str, float] = {}
-    for cls in (CMC4Rec, LMC4Rec, GAS, ClusterGCN, SSE):
-        run = cls(10, 2, partition=how).bind(g, RecGCN(g.num_features, 128, g.num_classes))
-        run.refresh()
-        optimiser = torch.optim.Adam(run.problem.model.parameters(), lr=RATES["cora"][how == "random"])
-        measured = []
-        for epoch in range(40):
-            for batch in run.batches():
-                optimiser.zero_grad()
-                run.accumulate(batch)
-                optimiser.step()
-                run.problem.model.project()
-            if epoch % 8 == 7:
-                probe = lmc.diagnostics.EstimateProbe(run)
-                measured += [probe(batch).V for batch in run.batches(epoch + 1)]
-        V[cls.title] = mean(measured)
-    with capsys.disabled():
-        sys.stdout.write(f"\ncora, {how}: mean error of V {V}\n")
-    assert V["CMC4Rec"] < V["LMC4Rec"] < V["GAS"] < V["Cluster-GCN"]
-    assert V["LMC4Rec"] < V["SSE"]

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
+from lmc.cli.bench_estimates import bench_estimates
+from lmc.cli.bench_recurrent import bench_recurrent
 from lmc.cli.bench_sampling import bench_sampling
 from lmc.cli.benches import BENCHES
 from lmc.cli.choices import (
@@ -48,6 +50,8 @@ app = typer.Typer(
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed, memory, losses and gradient errors.")
 app.add_typer(bench_app, name="bench")
 bench_app.command("sampling")(bench_sampling)
+bench_app.command("recurrent")(bench_recurrent)
+bench_app.command("estimates")(bench_estimates)
 
 
 def main() -> None:

@@ -93,6 +93,7 @@ class MethodOptions:
     momentum: float | None = None
     adjoints: bool | None = None
     update: str | None = None
+    undo_drift: bool | None = None
     q: float | None = None
     forward: bool | None = None
     backward: bool | None = None
@@ -193,6 +194,7 @@ _PARSERS = {
     "momentum": _NUMBER,
     "adjoints": _TRUTH,
     "update": _WORD,
+    "undo_drift": _TRUTH,
     "q": _NUMBER,
     "forward": _TRUTH,
     "backward": _TRUTH,

@@ -26,10 +26,13 @@ class LMC4Rec(HistoryMethod):
             "step": one message-passing step from the histories, (20) and (22), as Algorithm 2 reads.
         q: where the model drops out, the share of steps that run without dropout and update the histories; the others
             drop out and leave the histories alone.
+        undo_drift: multiply the halo's adjoints by what is left of the loss gradient since they were stored, as the
+            core shows it: a number in [0, 1], and 1 where nothing is stale (not in the paper, which has 1; 0 is GAS).
     """
 
     update: Literal["solution", "step"] = "solution"
     q: float = 0.5
+    undo_drift: bool = True
 
     name: ClassVar[str] = "lmc4rec"
     title: ClassVar[str] = "LMC4Rec"
@@ -49,6 +52,10 @@ class LMC4Rec(HistoryMethod):
     @property
     def calm_share(self) -> float | None:
         return self.q
+
+    @property
+    def undoes_drift(self) -> bool:
+        return self.undo_drift
 
     def keeps(self, problem: Problem) -> Kept:
         return self.keeps_recurrent(problem)

@@ -134,8 +134,11 @@ def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
     return b, p
 
 
-def local(run: Run, batch: Batch, dropout: bool) -> Local:
-    """Solve a batch and differentiate; histories are read and not written."""
+def local(run: Run, batch: Batch, dropout: bool, warm: bool = True) -> Local:
+    """Solve a batch and differentiate; histories are read and not written.
+
+    ``warm``: the solver starts from the histories of the rows solved for, else from zero.
+    """
     problem, model = run.problem, recurrent_model(run.problem.model)
     run.prefetch(batch)
     model.train()
@@ -147,7 +150,9 @@ def local(run: Run, batch: Batch, dropout: bool) -> Local:
         sums = run.method.outer_adjoints(run, batch)
         return None if sums is None else sums @ model.W.detach()
 
-    ends = Ends(run.H[1].pull(rows), run.V[1].pull(rows), arriving)
+    ends = Ends(arriving=arriving, undo_drift=run.method.undoes_drift)
+    if warm:
+        ends.z_start, ends.u_start = run.H[1].pull(rows), run.V[1].pull(rows)
     outer = run.method.outer_states(run, batch)
     h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
     losses = problem.losses(model.decode(h, p), batch)
@@ -169,6 +174,11 @@ class Answers:
         """With dropout: the share q of steps without it, which alone update the histories; None where no message is
         read from the histories, and every step drops out."""
         return None
+
+    @property
+    def undoes_drift(self) -> bool:
+        """Whether adjoints from the histories are scaled to today's loss, by what the rows solved for show."""
+        return False
 
     def keeps_recurrent(self, problem: Problem) -> dict[str, dict[int, int]]:
         """The tables kept between steps: H[1] and V[1], the states Z and adjoints dL/dZ. Where no halo reads them, the

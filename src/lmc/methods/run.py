@@ -63,7 +63,7 @@ class Run:
         }
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
-            self.memo |= {name: value.to(problem.device) for name, value in recurrent.new_tally().items()}
+            self.memo |= recurrent.new_tally()  # counts of the host: a GPU would have to be waited for
         self.prepared = method.prepare(problem, seed)
         # rows that are solved for are asked for twice: what is written of them is not held back
         travel = [] if settles else [*self.all_tables(), problem.stored]

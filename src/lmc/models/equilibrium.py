@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, spmm
-from lmc.solvers import Solution, Solver, solve
+from lmc.solvers import Solution, Solver, best_factor, solve
 
 REMEDY = (
     "the weights of the fixed point are outside the set where it is well-posed; call model.project() after every "
@@ -51,22 +51,35 @@ class Equilibrium:
             torch.clamp_min(z, 0, out=h)
             torch.addmm(C, spmm(self.P, h, out=m), W_t, out=out)
 
-        return self._solved("states", step, start)
+        return self._solved("states", step, start, C)
 
     def adjoints(self, z: Tensor, G: Tensor, start: Tensor) -> Solution:
         """U = 1[Z > 0] * (P^T U W + G)."""
-        G, W = G.detach(), self.W.detach()
-        active = (z > 0).to(z.dtype)
+        W, active = self.W.detach(), (z > 0).to(z.dtype)
+        G = G.detach() * active
         q = torch.empty_like(start)
 
         def step(u: Tensor, out: Tensor) -> None:
             torch.addmm(G, spmm(self.P_t, u, out=q), W, out=out)
             out.mul_(active)
 
-        return self._solved("adjoints", step, start)
+        return self._solved("adjoints", step, start, G)
 
-    def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor) -> Solution:
-        solution = solve(step, start, self.solver, REMEDY)
+    def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> Tensor:
+        """What is left of the adjoints since they were stored, by the rows at hand; one number in [0, 1] on the device.
+
+        Adjoints fade with the loss, all at once: a = argmin |a D - 1[Z > 0] * G|, where D = V - 1[Z > 0] * (P^T V W +
+        arrived) is the loss gradient that the stored V of these rows and of the halo are the answer to. It is 1 where
+        nothing is stale, and where no row here has a loss.
+        """
+        active = (z > 0).to(z.dtype)
+        now = G.detach() * active
+        D = stored - torch.addmm(arrived, spmm(self.P_t, stored), self.W.detach()).mul_(active)
+        return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0)
+
+    def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor, origin: Tensor) -> Solution:
+        # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
+        solution = solve(step, start, self.solver, REMEDY, origin)
         if not solution.converged:
             warnings.warn(
                 f"expected the {what} to settle to {self.solver.tol:g} (got {solution.residual:.2g} after "
@@ -85,12 +98,14 @@ class Ends:
         z_start, u_start: where to start from; None: zero.
         arriving: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
             that gives None: nothing.
+        undo_drift: multiply what arrives by :meth:`Equilibrium.drift`.
         states, adjoints: filled in by the forward and the backward pass.
     """
 
     z_start: Tensor | None = None
     u_start: Tensor | None = None
     arriving: Callable[[], Tensor | None] | None = None
+    undo_drift: bool = False
     states: Solution | None = None
     adjoints: Solution | None = None
 
@@ -111,6 +126,8 @@ class _Solve(torch.autograd.Function):
         ends, equation, core = ctx.ends, ctx.equation, ctx.num_core
         arrived = None if ends.arriving is None else ends.arriving()
         if arrived is not None:
+            if ends.undo_drift and ends.u_start is not None:
+                arrived = arrived * equation.drift(z, G, arrived, ends.u_start)
             G = G + arrived
         ends.adjoints = equation.adjoints(z, G, torch.zeros_like(z) if ends.u_start is None else ends.u_start)
         u = ends.adjoints.value

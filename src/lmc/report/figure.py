@@ -27,6 +27,9 @@ _COLOURS = {
     "lmc": "#d55e00",
     "cmc": "#0072b2",
     "backward-sgd": "#cc79a7",
+    "sse": "#009e73",
+    "lmc4rec": "#d55e00",
+    "cmc4rec": "#0072b2",
 }
 _SPARE = ("#882255", "#999999", "#44aa99", "#b8a800")
 _NAMES = {

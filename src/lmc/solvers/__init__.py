@@ -2,7 +2,7 @@
 
 from lmc.errors import ConfigError
 from lmc.solvers.anderson import Anderson
-from lmc.solvers.loop import Map, Solution, Solver, solve
+from lmc.solvers.loop import Map, Solution, Solver, best_factor, solve
 from lmc.solvers.picard import Picard
 
 SOLVERS: dict[str, type[Picard] | type[Anderson]] = {"picard": Picard, "anderson": Anderson}
@@ -18,4 +18,4 @@ def solver(choice: str | Solver) -> Solver:
     return SOLVERS[choice]()
 
 
-__all__ = ["SOLVERS", "Anderson", "Map", "Picard", "Solution", "Solver", "solve", "solver"]
+__all__ = ["SOLVERS", "Anderson", "Map", "Picard", "Solution", "Solver", "best_factor", "solve", "solver"]

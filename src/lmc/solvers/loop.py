@@ -3,6 +3,11 @@
 A map writes f(x) into memory it is given, so that an iteration allocates nothing of the size of x. The relative
 residual |f(x) - x| / |f(x)| is what stops the loop; reading it makes the host wait for the device, so on a GPU it is
 read every few steps only.
+
+A start that is an old solution is mostly right up to a factor: what drives the equation has grown or shrunk since. For
+maps f(x) = J(x) + c with J(a x) = a J(x), a >= 0 (linear ones, and those of a relu), the best factor costs no
+evaluation: f(a x) = c + a (f(x) - c), so a = argmin |a (x - J(x)) - c| is known after the first step. It is sought
+once more after the second, which has smoothed out what the first factor could not fit.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ Map = Callable[[Tensor, Tensor], None]
 GROWTH = 1e4
 """A change from step to step this many times the first one is divergence: a contraction's is at most sqrt(width)."""
 CUDA_CHECK_EVERY = 4
+SCALED_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -78,26 +84,35 @@ def check(tol: float, max_steps: int, damping: float, check_every: int | None) -
 
 
 @torch.no_grad()
-def solve(f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iteration") -> Solution:
+def solve(
+    f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iteration", origin: Tensor | None = None
+) -> Solution:
     """Iterate from ``start`` (which stays as it is) until the tolerance or the budget is reached.
 
     Divergence raises :class:`lmc.errors.SolverError`; a budget that is used up does not: ``converged`` says so.
 
     Args:
         remedy: what the user can do about divergence; it ends the message.
+        origin: f(0), for maps with f(a x) - f(0) = a (f(x) - f(0)) for all a >= 0: the start is then multiplied by
+            the factor that leaves the smallest residual, so that it is never worse than starting from zero.
     """
     x = start.clone(memory_format=torch.contiguous_format)
     fx = torch.empty_like(x)
     change = torch.empty_like(x)
+    norms = x.new_empty(2)
     every = solver.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
     iteration = solver.begin(x)
     first = residual = math.inf
     for step in range(1, solver.max_steps + 1):
         f(x, fx)
         last = step == solver.max_steps
-        if step == 1 or last or step % every == 0:
+        reads, scales = step == 1 or last or step % every == 0, origin is not None and step <= SCALED_STEPS
+        if reads or scales:
             torch.sub(fx, x, out=change)
-            moved, size = torch.stack([change.norm(), fx.norm()]).tolist()
+        if reads:
+            torch.linalg.vector_norm(change, out=norms[0])
+            torch.linalg.vector_norm(fx, out=norms[1])
+            moved, size = norms.tolist()
             first = min(first, moved) if step == 1 else first
             if not math.isfinite(moved) or moved > GROWTH * max(first, 1e-300):
                 raise SolverError(
@@ -107,5 +122,16 @@ def solve(f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iterati
             residual = moved / size if size > 0 else moved
             if residual <= solver.tol or last:
                 return Solution(fx, step, residual, residual <= solver.tol)
+        if scales:
+            assert origin is not None
+            a = best_factor(torch.sub(origin, change, out=change), origin)
+            x.mul_(a)
+            torch.lerp(origin, fx, a, out=fx)
         x, fx = iteration.advance(x, fx)
     raise AssertionError("unreachable: the last step returns")
+
+
+def best_factor(d: Tensor, c: Tensor) -> Tensor:
+    """argmin over a >= 0 of |a d - c|, on the device; 0 where d is zero."""
+    d, c = d.view(-1), c.reshape(-1)
+    return (d.dot(c) / d.dot(d).clamp_min(torch.finfo(d.dtype).tiny)).clamp_min_(0)
