@@ -133,4 +133,4 @@ def test_a_hop_waits_for_the_device_as_often_as_said(name: str, most: int) -> No
             next(draws)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert len([w for w in caught if "synchroniz" in str(w.message)]) <= most
+    assert len([w for w in caught if "called a synchronizing" in str(w.message)]) <= most

@@ -122,8 +122,8 @@ def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
     del batches, batch, drawn
     if not _keeps(run):
         del largest
+    now = allocated_bytes(device)  # before anyone asks for a table: rows on their way are brought home then
     here, away = holds(run, optimizer)
-    now = allocated_bytes(device)
     if now is not None and before is not None:
         here = now - before
     return Footprint(steps, core, halo, step, here, away)

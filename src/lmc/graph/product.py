@@ -35,10 +35,10 @@ def accumulate(out: Tensor, A: CSR, x: Tensor) -> Tensor:
 
 def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int) -> Tensor:
     """``out = beta out + A @ x``; bfloat16 is summed in float32 and rounded once."""
-    if x.dtype != torch.bfloat16 or x.is_cuda:  # cuSPARSE sums bfloat16 in float32 by itself
+    if x.dtype != torch.bfloat16:
         return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, out=out)
-    # MKL has no such product
-    wide = out.float() if beta else torch.empty(out.shape, dtype=torch.float32)
+    # MKL has no such product, and cuSPARSE rounds the sums of the pieces it cuts long rows into
+    wide = out.float() if beta else torch.empty(out.shape, dtype=torch.float32, device=out.device)
     return out.copy_(torch.addmm(wide, A.as_torch(torch.float32), x.float(), beta=beta, out=wide))
 
 

@@ -117,6 +117,11 @@ class StagedTable:
         load.ticket = self._reading.do(work, tuple(after), read)
         self._load, self._last = load, mark(self._device)
 
+    @property
+    def sent(self) -> bool:
+        """Whether rows were sent for, and not dropped since: who writes from outside of a step settles everything."""
+        return self._load is not None or not self.stages
+
     def delivered(self, *rows: Rows) -> Tensor | None:
         """All that the step under way was sent, one after the other, where it is these rows and none was pushed yet.
 

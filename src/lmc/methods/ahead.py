@@ -84,15 +84,22 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
-def tensors(value: object) -> Iterator[Tensor]:
+def tensors(value: object) -> list[Tensor]:
     """Every tensor that a batch holds, but those of the graph."""
-    if isinstance(value, Tensor):
-        if value.layout == torch.strided:  # a sparse one shares the memory of others
-            yield value
-    elif isinstance(value, dict):
-        yield from tensors(tuple(value.values()))
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from tensors(each)
-    elif hasattr(value, "__dict__") and not isinstance(value, Graph):
-        yield from tensors(vars(value))
+    found: list[Tensor] = []
+    walked: set[int] = set()
+    left = [value]
+    while left:
+        each = left.pop()
+        if id(each) in walked or isinstance(each, Graph):
+            continue
+        walked.add(id(each))
+        if isinstance(each, Tensor):
+            found += [each] if each.layout == torch.strided else []  # a sparse one shares the memory of others
+        elif isinstance(each, tuple | list):
+            left += each
+        elif isinstance(each, dict):
+            left += each.values()
+        elif hasattr(each, "__dict__"):
+            left += vars(each).values()
+    return found

@@ -122,7 +122,9 @@ class Run:
         """The batches of an epoch; on a GPU those that are not kept are drawn beside steps."""
         method, problem = self.method, self.problem
         drawn = method.draw(self, epoch, start)
-        beside = method.draws_beside_steps or (method.looks_ahead and not self.keeps_batches)
+        # cutting a batch for a network that drives itself may ask its convolutions, which a step does at the same time
+        apart = method.looks_ahead and not self.keeps_batches and not problem.model.drives
+        beside = method.draws_beside_steps or apart
         if beside and problem.device.type == "cuda" and not problem.model.recurrent:
             return Drawing(drawn, problem.device)
         return Lookahead(drawn)
@@ -186,7 +188,7 @@ class Run:
 
     def prefetch(self, batch: Batch) -> None:
         """Send for the rows that a step on ``batch`` reads, unless they are on their way."""
-        if self._sent_for is batch:
+        if self._sent_for is batch and all(table.sent for table in self.travelling):
             return
         self._sent_for = batch
         rows, inputs = self._asks(batch)
