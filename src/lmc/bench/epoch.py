@@ -17,6 +17,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
 from lmc.methods import ClusterMethod, FullBatch, Method, Run
 from lmc.models import GCN, Model
+from lmc.train.optimiser import adam
 
 PYG = "pyg-full"
 FULL = FullBatch.name
@@ -133,7 +134,7 @@ def ready(
         )
     run = method.bind(graph, model, device=device, seed=setup.seed, precision=setup.precision)
     run.refresh()
-    optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
+    optimizer = adam(model, setup.lr)
     return run, optimizer
 
 

@@ -18,6 +18,7 @@ from lmc.bench.stand import free
 from lmc.diagnostics import divide, peak_bytes, plan
 from lmc.graph import CSR, Batch, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
+from lmc.train.optimiser import adam
 
 SEEN = 4
 """Batches of a method that draws them anew of which the largest is measured."""
@@ -108,7 +109,7 @@ def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, d
 def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
     """Train an epoch, then measure a step on the largest batch; ``before``: what lived on a GPU before the run."""
     device = run.problem.device
-    optimizer = torch.optim.Adam(run.problem.model.parameters(), lr=lr)
+    optimizer = adam(run.problem.model, lr)
     drawn = run.batches()
     batches = list(drawn) if _keeps(run) else list(islice(drawn, SEEN))
     for batch in batches:  # what is made once and kept is made now

@@ -15,6 +15,7 @@ from lmc.graph import Graph
 from lmc.methods import Method, Run
 from lmc.methods.recurrent import local
 from lmc.models import RecGCN
+from lmc.train.optimiser import adam
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def time_recurrent(
         )  # fmt: skip
         run = method.bind(graph, model, device=device, seed=setup.seed)
         run.refresh()
-        runs[label] = run, torch.optim.Adam(model.parameters(), lr=setup.lr, fused=device.type == "cuda")
+        runs[label] = run, adam(model, setup.lr)
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {label: [] for label in runs}
     for _ in range(setup.warmup + setup.repeat):

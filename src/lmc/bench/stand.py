@@ -12,6 +12,7 @@ from lmc.bench.measure import wait
 from lmc.graph import Graph
 from lmc.methods import ClusterMethod, Method, Run
 from lmc.models import GCN
+from lmc.train.optimiser import adam
 
 PARTITION_SEED = 0
 """All seeds share the parts; which parts make a batch, the parameters and dropout are the seed's own."""
@@ -67,7 +68,7 @@ def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]
     What the caller does between two epochs is not counted.
     """
     device = run.problem.device
-    optimizer = torch.optim.Adam(run.problem.model.parameters(), lr=lr, fused=device.type == "cuda")
+    optimizer = adam(run.problem.model, lr)
     run.refresh()
     wait(device)
     seconds = 0.0

@@ -158,7 +158,10 @@ class Run:
             self._source.step_ends()
         self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
-            p.grad = g * batch.weight if p.grad is None else p.grad.add_(g, alpha=batch.weight)
+            if p.grad is None:  # laid out as its parameter, which a fused optimiser expects
+                p.grad = torch.mul(g, batch.weight, out=torch.empty_like(p))
+            else:
+                p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
 
     def gradient(self, batch: Batch) -> dict[str, Tensor]:

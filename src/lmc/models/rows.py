@@ -83,8 +83,7 @@ def _times(t: Tensor | CSR, W: Tensor) -> Tensor:
 def outer(g: Tensor, t: Tensor | CSR) -> Tensor:
     """g^T t, a parameter's gradient: of bfloat16 rows it is the float32 it is summed in."""
     if isinstance(t, CSR):
-        # contiguous: a fused optimiser expects gradients laid out as their parameters
-        return spmm(t.t(), g.to(t.dtype).contiguous()).t().contiguous()
+        return spmm(t.t(), g.to(t.dtype).contiguous()).t()
     if t.dtype != torch.bfloat16:
         return g.t() @ t
     return torch.mm(g.t(), t, out_dtype=torch.float32) if t.is_cuda else g.float().t() @ t.float()

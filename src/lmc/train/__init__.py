@@ -3,5 +3,6 @@
 from lmc.train.evaluate import evaluate
 from lmc.train.interrupt import stop_on_interrupt
 from lmc.train.loop import Settings, config_of, fit, train
+from lmc.train.optimiser import adam
 
-__all__ = ["Settings", "config_of", "evaluate", "fit", "stop_on_interrupt", "train"]
+__all__ = ["Settings", "adam", "config_of", "evaluate", "fit", "stop_on_interrupt", "train"]

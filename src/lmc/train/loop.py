@@ -25,6 +25,7 @@ from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
 from lmc.train.interrupt import Stop, never, stop_on_interrupt
+from lmc.train.optimiser import adam
 from lmc.train.progress import progress_bar
 
 
@@ -127,7 +128,7 @@ def train(
 ) -> Iterator[EpochRecord]:
     """The loop itself: yields every epoch's record. Several of these may be run in turns."""
     model = run.problem.model
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    optimizer = adam(model, settings.lr, settings.weight_decay)
     position = _open(run_dir, resume, run, settings, optimizer)
     if position is None:
         position = Position()
