@@ -6,6 +6,7 @@ from lmc.history.cargo import Write
 from lmc.history.device import Device, DeviceTable
 from lmc.history.disk import Disk, DiskTable
 from lmc.history.host import HostTable, Pinned
+from lmc.history.lanes import together
 from lmc.history.memory import free_memory
 from lmc.history.named import TIERS, store
 from lmc.history.staged import StagedTable
@@ -27,4 +28,5 @@ __all__ = [
     "free_memory",
     "overwrite",
     "store",
+    "together",
 ]

@@ -7,8 +7,9 @@ queue, and does its work as ``late`` as the tickets allow: then a wait that is m
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -33,6 +34,11 @@ class Ticket:
         """On a GPU; waits, on the host, for a thread to come so far."""
         return self._event.result() if isinstance(self._event, Future) else self._event
 
+    @property
+    def passed(self) -> bool:
+        """Whether nobody has to wait for it, as far as is known without waiting."""
+        return isinstance(self._event, torch.cuda.Event) and self._event.query()
+
     def wait(self) -> None:
         """Nothing given to the current stream from now on happens before it."""
         if self._lane is not None:
@@ -48,6 +54,24 @@ class Ticket:
             event.synchronize()
 
 
+class Promise(Ticket):
+    """A ticket for work that a stream is given together with other work (:meth:`Lane.together`)."""
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__()
+        self._with = lane
+
+    @property
+    def event(self) -> torch.cuda.Event | None:
+        if self._event is None:
+            self._with.flush()
+        return super().event
+
+    def keep(self, event: torch.cuda.Event) -> None:
+        """It is given to the stream now."""
+        self._event = event
+
+
 class Lane:
     """Work in order. ``hand``: the host has to do some of it, in a thread of this name."""
 
@@ -55,10 +79,43 @@ class Lane:
         self._device = device
         # few programs, to be let in first
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
-        self._hand = hand
+        # a thread for every lane: those of several tables work side by side
+        self._hand = None if hand is None else ThreadPoolExecutor(1, f"lmc-{hand}")
         self.late = late
         self._queue: deque[tuple[Work, tuple[Ticket, ...]]] = deque()
         self._done = 0
+        self._together = False
+        self._promised: list[tuple[Work, tuple[Ticket, ...], Promise]] = []
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Work that is given to a stream in here is given to it at once: one change of streams, one event for all."""
+        self._together = self._stream is not None and self._hand is None
+        try:
+            yield
+        finally:
+            self._together = False
+            self.flush()
+
+    def flush(self) -> None:
+        """Give the stream what was promised."""
+        promised, self._promised = self._promised, []
+        if not promised:
+            return
+        assert self._stream is not None
+        mine = {id(promise) for _, _, promise in promised}
+        waited: set[int] = set()
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            for work, after, _ in promised:
+                for ticket in after:
+                    event = None if id(ticket) in mine else ticket.event
+                    if event is not None and id(event) not in waited:
+                        waited.add(id(event))
+                        self._stream.wait_event(event)
+                work()
+            event = self._stream.record_event()
+        for _, _, promise in promised:
+            promise.keep(event)
 
     def do(self, work: Work, after: tuple[Ticket, ...], reads: tuple[Tensor, ...] = ()) -> Ticket:
         """Give it ``work``, to be done after these tickets; ``reads``: tensors that may be freed meanwhile."""
@@ -71,7 +128,11 @@ class Lane:
         for tensor in reads:
             tensor.record_stream(self._stream)
         if self._hand is not None:
-            return Ticket(_thread(self._hand).submit(self._on_stream, work, after))
+            return Ticket(self._hand.submit(self._on_stream, work, after))
+        if self._together:
+            promise = Promise(self)
+            self._promised.append((work, after, promise))
+            return promise
         return Ticket(self._on_stream(work, after))
 
     def _on_stream(self, work: Work, after: tuple[Ticket, ...]) -> torch.cuda.Event:
@@ -92,13 +153,25 @@ class Lane:
             self._done += 1
 
 
+@cache
+def shared(device: torch.device, name: str) -> Lane:
+    """A stream beside training that all tables of a GPU share."""
+    assert device.type == "cuda"
+    return Lane(device)
+
+
+@contextmanager
+def together(device: torch.device) -> Iterator[None]:
+    """What tables give to the lanes they share is given at once."""
+    if device.type != "cuda":
+        yield
+        return
+    with shared(device, "reads").together(), shared(device, "writes").together():
+        yield
+
+
 def mark(device: torch.device) -> Ticket:
     """A ticket for all that the current stream was given so far."""
     if device.type != "cuda":
         return Ticket()
     return Ticket(torch.cuda.current_stream(device).record_event())
-
-
-@cache
-def _thread(name: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, f"lmc-{name}")

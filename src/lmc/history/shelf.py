@@ -41,6 +41,19 @@ class Shelf:
     values: Tensor
     place: Tensor
     num: int = 0
+    borrowed: bool = False
+    """Whether ``rows`` is another's, and must not be written to."""
+
+    def borrow(self, rows: Tensor) -> Tensor:
+        """These are the rows from now on."""
+        self.rows, self.borrowed = rows.to(self.values.device), True
+        return self.rows
+
+    def own(self) -> None:
+        """Have ``rows`` to write to."""
+        if self.borrowed:
+            self.rows = torch.empty(self.values.shape[0], dtype=torch.int64, device=self.values.device)
+            self.borrowed = False
 
     @property
     def filled(self) -> Tensor:

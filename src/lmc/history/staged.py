@@ -29,7 +29,7 @@ from lmc.graph import lock
 from lmc.history.base import Rows
 from lmc.history.cargo import Hall, Load, Parcel, Write, count, known, on_host
 from lmc.history.device import write
-from lmc.history.lanes import Lane, Ticket, mark
+from lmc.history.lanes import Lane, Ticket, mark, shared
 from lmc.history.shelf import Shelf, gather, index_of, overlay, put, reaches, scatter
 
 
@@ -49,8 +49,7 @@ class StagedTable:
         self._cuda = device.type == "cuda"
         self.stages = self._cuda if behind is None else behind
         self._reach = tier != "disk" and (not self._cuda or (lock(rows, device, self) and reaches(rows, device)))
-        self._reading = Lane(device, hand=None if self._reach else "reads")
-        self._writing = Lane(device, hand=None if self._reach else "writes", late=True)
+        self._reading, self._writing = self._lanes()
         self._here = torch.zeros(0 if self._reach or not self.stages else rows.shape[0], dtype=torch.bool)
         self.strays = False
         """Whether a step read or wrote in an order for which it had to wait; it cannot be recorded then."""
@@ -64,6 +63,13 @@ class StagedTable:
         self._fixed = False
         self._front = Hall(self._empty)
         self._counters: list[Hall] = []
+
+    def _lanes(self) -> tuple[Lane, Lane]:
+        if not self._reach:
+            return Lane(self._device, hand="reads"), Lane(self._device, hand="writes", late=True)
+        if not self._cuda:
+            return Lane(self._device), Lane(self._device, late=True)
+        return shared(self._device, "reads"), shared(self._device, "writes")
 
     # ---- the five verbs
 
@@ -97,14 +103,14 @@ class StagedTable:
         if before is not None and near is None and not self._reach:
             before.ticket.finish()  # nobody waited for it, and its shelf is about to be used again
         load = self._new_load(rows)
-        after = [load.ticket, self._last, self._behind, *(known(r) for r in rows if isinstance(r, Tensor))]
+        after = [load.ticket, self._behind, *(known(r) for r in rows if isinstance(r, Tensor))]
         for parcel in self._parcels:
             if parcel.but is not None and parcel.gone is not None and parcel.but.place is load.shelf.place:
                 after.append(parcel.gone)  # it is being left out what was on this shelf
-        if older is not None:
-            after.append(older.ready)
         if near is not None and near.delivered is not None:
-            after.append(near.delivered)
+            after.append(near.delivered)  # later than the last call, and than what the step before pushed
+        else:
+            after += [self._last] if older is None else [self._last, older.ready]
         shelves = tuple(s for s in (older and older.shelf, near and near.shelf) if s)
         newest = self._parcels[-1].contents if self._parcels else []  # will be laid over them in any case
         if self._reach:
@@ -170,11 +176,12 @@ class StagedTable:
         shelf = load.shelf
         if load.delivered is None:
             load.ticket.wait()
+            load.view = self._front.room(load, shelf.num).copy_(shelf.filled) if fixed else shelf.filled
             if self._parcels:
-                overlay(shelf.filled, shelf.rows[: shelf.num], self._parcels[-1].shelf)
-            load.delivered, load.view = mark(self._device), shelf.filled
-        if fixed:
-            load.view = self._front.room(load, shelf.num).copy_(shelf.filled)
+                overlay(load.view, shelf.rows[: shelf.num], self._parcels[-1].shelf)
+            load.delivered = mark(self._device)
+        elif fixed and load.view is not None and load.view.data_ptr() == shelf.values.data_ptr():
+            load.view = self._front.room(load, shelf.num).copy_(load.view)
 
     def _pack(self, log: list[Write]) -> None:
         """Make a parcel of what a step pushed, and send off the one before."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Rows, StagedTable, Table, overwrite
+from lmc.history import Rows, StagedTable, Table, overwrite, together
 from lmc.methods import recurrent
 from lmc.methods.ahead import Drawing, Lookahead
 from lmc.methods.capture import Recorder
@@ -152,8 +152,9 @@ class Run:
         for table in self.travelling:
             table.arrive(fixed=recorder is not None)
         grads, loss = step() if recorder is None else recorder(batch, step)
-        for table in self.travelling:
-            table.leave()
+        with together(self.problem.device):
+            for table in self.travelling:
+                table.leave()
         if self._source is not None:
             self._source.step_ends()
         self._look_ahead()
@@ -195,10 +196,11 @@ class Run:
             return
         self._sent_for = batch
         rows, inputs = self._asks(batch)
-        for table in self.all_tables():
-            table.prefetch(*rows)
-        if self.problem.stored is not None:
-            self.problem.stored.prefetch(inputs)
+        with together(self.problem.device):
+            for table in self.all_tables():
+                table.prefetch(*rows)
+            if self.problem.stored is not None:
+                self.problem.stored.prefetch(inputs)
 
     def _asks(self, batch: Batch) -> tuple[tuple[Rows, ...], Rows]:
         """The rows of the tables, and of the features, that a step reads."""
