@@ -21,7 +21,7 @@ try:
 except ImportError:  # no GPU build of torch, no Triton
     triton = None
 
-GRID = 16
+GRID = 48
 """Programs that read or write host memory: enough to fill the bus, few enough to leave the multiprocessors to the step
 that runs beside."""
 ROWS = 32
