@@ -105,7 +105,7 @@ def plan(
     fixed = keep_batches and not clusters.redraw and method.caches_batches
     if found.travelling:
         # a recorded step has places of its own beside the two that rows come and go by in turns
-        rows = found.travelling * (3 if fixed and found.run.records else 2) // 2
+        rows = found.travelling + (found.standing if fixed and found.run.records else 0)
         places = sum(table.held[1] for table in found.run.travelling) * n // problem.graph.num_nodes
         items.append(Item("rows on their way", "device", rows + places))
     if not fixed and (device.type == "cuda" or found.travelling):

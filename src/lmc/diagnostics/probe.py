@@ -73,11 +73,13 @@ def _size(adj: CSR, core: Tensor) -> BatchSize:
 @dataclass(frozen=True)
 class Probe:
     """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), what rows on
-    their way between tiers take (``travelling``), and a run of the small graph, for what does not depend on size."""
+    their way between tiers take (``travelling``, and ``standing`` where steps have fixed places), and a run of the
+    small graph, for what does not depend on size."""
 
     step: int
     batch: int
     travelling: int
+    standing: int
     run: Run
 
 
@@ -100,8 +102,10 @@ def probe(
         small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
     settings = (device, features, keep_batches, precision, structure)
     found = [_measured(graph, model, small, size.scaled(scale), *settings) for scale in scales]
-    step, batch, travelling = (_line(scales, [getattr(f, of) for f in found]) for of in ("step", "batch", "travelling"))
-    return Probe(step, batch, travelling, found[1].run)
+    of = {
+        name: _line(scales, [getattr(f, name) for f in found]) for name in ("step", "batch", "travelling", "standing")
+    }
+    return Probe(**of, run=found[1].run)
 
 
 def _line(x: Sequence[float], y: Sequence[int]) -> int:
@@ -137,7 +141,8 @@ def _measured(
         run.accumulate(batch)
         mine.zero_grad(set_to_none=True)
     peak = peak_bytes(step, device)
-    return Probe(peak, held(batch), sum(table.held[0] for table in run.travelling), run)
+    travelling, standing = (sum(t.held[0] for t in run.travelling), sum(t.standing for t in run.travelling))
+    return Probe(peak, held(batch), travelling, standing, run)
 
 
 def proportioned(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:

@@ -61,6 +61,7 @@ class StagedTable:
         self._parcels: list[Parcel] = []
         self._last = self._behind = Ticket()
         self._fixed = False
+        self._in_place = False
         self._front = Hall(self._empty)
         self._counters: list[Hall] = []
 
@@ -286,6 +287,7 @@ class StagedTable:
         """A copy of what a step pushes, which may be written over before it is packed; what was delivered is not."""
         view = None if self._load is None else self._load.view
         if view is not None and values.untyped_storage().data_ptr() == view.untyped_storage().data_ptr():
+            self._in_place = True
             return values
         if not self._fixed or self._load is None:
             return values.to(self._rows.dtype, copy=True)
@@ -334,6 +336,13 @@ class StagedTable:
         shelves = [*self._spare, *(p.shelf for p in self._parcels), *([] if self._load is None else [self._load.shelf])]
         halls = sum(hall.size for hall in (self._front, *self._counters))
         return sum(s.rows.nbytes + s.values.nbytes for s in shelves) + halls, sum(s.place.nbytes for s in shelves)
+
+    @property
+    def standing(self) -> int:
+        """Bytes more that steps at fixed places take: room for what they are sent, and for what they push, unless they
+        push what they were sent."""
+        sent = 0 if self._load is None else self._load.shelf.filled.nbytes
+        return sent + (0 if self._in_place or not self._parcels else self._parcels[-1].shelf.filled.nbytes)
 
     def _new_load(self, rows: tuple[Rows, ...]) -> Load:
         """Room for these rows, where those of the step before the one under way were."""
