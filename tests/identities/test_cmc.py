@@ -195,6 +195,21 @@ def test_trust_depends_on_what_a_halo_row_takes_from_the_tables() -> None:
     assert torch.equal(trust(torch.ones(2), 0, part), torch.ones(3, 1))
 
 
+def test_under_batch_norm_few_halo_rows_are_trusted_further() -> None:
+    """Statistics of a batch change rows from visit to visit, which R2 takes for staleness."""
+    g, parts = random_graph(), parts_of(random_graph())
+    plain, normed = (
+        CMC(clusters_per_batch=1).bind(g, GCN(6, 7, 4, num_layers=3, norm=norm).double(), parts=parts)
+        for norm in ("layer", "batch")
+    )
+    for one, other in zip(plain.batches(0), normed.batches(0), strict=True):
+        assert one.beta is not None
+        assert other.beta is not None
+        ratio = one.num_halo / one.num_core
+        assert 0 < ratio < 10
+        assert torch.allclose(other.beta, one.beta * ratio / 10, rtol=1e-12)
+
+
 def test_state_holds_the_trust() -> None:
     g = random_graph()
     model = build("gcn", g)

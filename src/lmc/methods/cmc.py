@@ -44,6 +44,9 @@ SUMMED = {"M": "T", "U": "V"}
 SAMPLE = 1024
 """Rows, at most about so many, from which the drift and the trust are measured."""
 
+MANY = 10
+"""Halo rows a core row from which on the trust is not raised under batch norm."""
+
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
@@ -233,6 +236,12 @@ def trust(R2: Tensor, slot: int, part: Tensor) -> Tensor:
     return (3 - 20 * e).clamp(0, 1)
 
 
+def normalised_by_batch(model: nn.Module) -> bool:
+    """Whether rows are normalised with statistics of their batch. They then change from visit to visit with those, too,
+    which R2 takes for staleness."""
+    return any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
+
+
 class _Distrust(torch.autograd.Function):
     """Nothing forward; backward, the halo rows' adjoint times tau."""
 
@@ -281,6 +290,8 @@ class CMC(HistoryMethod):
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)
         part = (1 - problem.completeness(P, halo)).square()
+        if normalised_by_batch(problem.model):
+            part = part * min(1.0, halo.numel() / core.numel() / MANY)
         return halo, self.operators(problem, ext.numel(), Aggregation.exact(P)), part
 
     def keeps(self, problem: Problem) -> Kept:
@@ -310,8 +321,7 @@ class CMC(HistoryMethod):
             return P
         assert isinstance(P, Aggregation)
         # a batch norm holds every column where it is, and gives halo rows statistics that are no measure of drift
-        drifts = not any(isinstance(module, nn.BatchNorm1d) for module in run.problem.model.modules())
-        return Completion(run, batch, l, keep, P, drifts)
+        return Completion(run, batch, l, keep, P, not normalised_by_batch(run.problem.model))
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
         if l not in run.tables["T"]:
