@@ -7,28 +7,50 @@ depend on which of them a model reads.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph.csr import CSR, from_rows
+from lmc.graph.csr import CSR
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose."""
 
 
+PIECE = 2**22
+"""Entries whose weights are computed at a time: a large matrix is made beside itself, not beside wide copies of it."""
+
+
 def with_self_loops(pattern: CSR) -> CSR:
-    """The pattern of A + I, columns sorted; ``pattern`` has no self-loops."""
-    n = pattern.num_rows
-    loops = torch.arange(n, device=pattern.device)
-    key = torch.cat([pattern.row_index() * n + pattern.indices, loops * n + loops]).sort().values
-    return from_rows(key // n, key % n, None, pattern.shape)
+    """The pattern of A + I; ``pattern`` has sorted columns and no self-loops."""
+    indptr = pattern.indptr + torch.arange(pattern.num_rows + 1, dtype=torch.int32, device=pattern.device)
+    # a row's loop stands behind its smaller columns; all else keeps its order
+    smaller = (pattern.indices < _rows(pattern)).cumsum(0, dtype=torch.int32)
+    counts = torch.cat([smaller.new_zeros(1), smaller])
+    places = (indptr[:-1] + counts[pattern.indptr[1:]] - counts[pattern.indptr[:-1]]).long()
+    del smaller, counts
+    others = torch.ones(pattern.nnz + pattern.num_rows, dtype=torch.bool, device=pattern.device)
+    others[places] = False
+    indices = torch.empty(others.shape, dtype=torch.int32, device=pattern.device)
+    indices.masked_scatter_(others, pattern.indices)
+    indices[places] = torch.arange(pattern.num_rows, dtype=torch.int32, device=pattern.device)
+    return CSR(indptr, indices, None, pattern.num_cols)
+
+
+def _rows(pattern: CSR) -> Tensor:
+    """The row of every entry, in half the bytes of ``row_index``."""
+    each = torch.arange(pattern.num_rows, dtype=torch.int32, device=pattern.device)
+    return each.repeat_interleave(pattern.degrees(), output_size=pattern.nnz)
 
 
 def gcn_norm(pattern: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     """P = D^-1/2 (A + I) D^-1/2 with D the degrees of A + I; symmetric, as A is."""
     looped = with_self_loops(pattern)
     scale = looped.degrees().to(torch.float64).rsqrt()
-    values = scale[looped.row_index()] * scale[looped.indices]
-    return CSR(looped.indptr, looped.indices, values.to(dtype), looped.num_cols, symmetric=True)
+    rows, values = _rows(looped), torch.empty(looped.nnz, dtype=dtype, device=looped.device)
+    for start in range(0, looped.nnz, PIECE):
+        piece = slice(start, start + PIECE)
+        values[piece] = scale[rows[piece]] * scale[looped.indices[piece]]
+    return CSR(looped.indptr, looped.indices, values, looped.num_cols, symmetric=True)
 
 
 def normalise(pattern: CSR, kind: str, dtype: torch.dtype = torch.float32) -> CSR:
