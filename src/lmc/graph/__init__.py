@@ -1,7 +1,7 @@
 """Nouns: the graph, its sparse matrices, the one sparse product."""
 
 from lmc.graph.batch import Batch
-from lmc.graph.csr import CSR
+from lmc.graph.csr import CSR, row_pieces
 from lmc.graph.graph import SPLITS, Graph
 from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
 from lmc.graph.paged import lock, pages
@@ -25,6 +25,7 @@ __all__ = [
     "normalise",
     "pages",
     "renormalise",
+    "row_pieces",
     "sparse_product",
     "spmm",
 ]

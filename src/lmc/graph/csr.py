@@ -218,3 +218,16 @@ def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Te
     # entry k of row r stands at start_r + k; the running position minus the row's own offset is k
     shift = (matrix.indptr[rows] - indptr[:-1]).repeat_interleave(counts.long(), output_size=total)
     return shift + torch.arange(total, dtype=torch.int32, device=matrix.device), indptr
+
+
+def row_pieces(P: CSR, limit: int) -> list[tuple[slice, slice]]:
+    """Runs of rows of P, each with at most ``limit`` entries (a single row is never divided), and their entries."""
+    if P.nnz <= limit:
+        return [(slice(0, P.num_rows), slice(0, P.nnz))]
+    entries, found, start = P.indptr.long().cpu(), [], 0
+    while start < P.num_rows:
+        stop = int(torch.searchsorted(entries, entries[start] + limit, right=True)) - 1
+        rows = slice(start, max(stop, start + 1))
+        found.append((rows, slice(int(entries[rows.start]), int(entries[rows.stop]))))
+        start = rows.stop
+    return found

@@ -7,49 +7,41 @@ depend on which of them a model reads.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph.csr import CSR
+from lmc.graph.csr import CSR, row_pieces
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose."""
 
 
 PIECE = 2**22
-"""Entries whose weights are computed at a time: a large matrix is made beside itself, not beside wide copies of it."""
+"""Entries that are sorted, and whose weights are computed, at a time: a large matrix is made beside itself, not beside
+wide copies of it."""
 
 
 def with_self_loops(pattern: CSR) -> CSR:
-    """The pattern of A + I; ``pattern`` has sorted columns and no self-loops."""
-    indptr = pattern.indptr + torch.arange(pattern.num_rows + 1, dtype=torch.int32, device=pattern.device)
-    # a row's loop stands behind its smaller columns; all else keeps its order
-    smaller = (pattern.indices < _rows(pattern)).cumsum(0, dtype=torch.int32)
-    counts = torch.cat([smaller.new_zeros(1), smaller])
-    places = (indptr[:-1] + counts[pattern.indptr[1:]] - counts[pattern.indptr[:-1]]).long()
-    del smaller, counts
-    others = torch.ones(pattern.nnz + pattern.num_rows, dtype=torch.bool, device=pattern.device)
-    others[places] = False
-    indices = torch.empty(others.shape, dtype=torch.int32, device=pattern.device)
-    indices.masked_scatter_(others, pattern.indices)
-    indices[places] = torch.arange(pattern.num_rows, dtype=torch.int32, device=pattern.device)
+    """The pattern of A + I, columns sorted; ``pattern`` has no self-loops."""
+    n = pattern.num_rows
+    loops = torch.arange(n, device=pattern.device)
+    indptr = pattern.indptr + torch.arange(n + 1, dtype=torch.int32, device=pattern.device)
+    indices = torch.empty(pattern.nnz + n, dtype=torch.int32, device=pattern.device)
+    for rows, entries in row_pieces(pattern, PIECE):
+        mine = loops[rows]
+        row = mine.repeat_interleave(pattern.degrees()[rows], output_size=entries.stop - entries.start)
+        key = torch.cat([row * n + pattern.indices[entries], mine * n + mine]).sort().values
+        indices[entries.start + rows.start : entries.stop + rows.stop] = key % n
     return CSR(indptr, indices, None, pattern.num_cols)
-
-
-def _rows(pattern: CSR) -> Tensor:
-    """The row of every entry, in half the bytes of ``row_index``."""
-    each = torch.arange(pattern.num_rows, dtype=torch.int32, device=pattern.device)
-    return each.repeat_interleave(pattern.degrees(), output_size=pattern.nnz)
 
 
 def gcn_norm(pattern: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     """P = D^-1/2 (A + I) D^-1/2 with D the degrees of A + I; symmetric, as A is."""
     looped = with_self_loops(pattern)
     scale = looped.degrees().to(torch.float64).rsqrt()
-    rows, values = _rows(looped), torch.empty(looped.nnz, dtype=dtype, device=looped.device)
-    for start in range(0, looped.nnz, PIECE):
-        piece = slice(start, start + PIECE)
-        values[piece] = scale[rows[piece]] * scale[looped.indices[piece]]
+    values = torch.empty(looped.nnz, dtype=dtype, device=looped.device)
+    for rows, entries in row_pieces(looped, PIECE):
+        each = scale[rows].repeat_interleave(looped.degrees()[rows], output_size=entries.stop - entries.start)
+        values[entries] = each * scale[looped.indices[entries]]
     return CSR(looped.indptr, looped.indices, values, looped.num_cols, symmetric=True)
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmc.graph import Aggregation, Precomputed
+from lmc.graph import Aggregation, Precomputed, row_pieces
 from lmc.history import Rows, Table
-from lmc.methods.features import row_runs
 from lmc.methods.problem import Problem
 from lmc.methods.recurrent_exact import settle_adjoints, settle_states
 from lmc.models import Operator, Pass
@@ -45,7 +44,8 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]
     limit = max_elements // widest
     if n <= limit:
         return [slice(0, n)]
-    return row_runs(problem.P, limit)  # a row reads at most its neighbours; each row is a neighbour of its own
+    # a row reads at most its neighbours; each row is a neighbour of its own
+    return [rows for rows, _ in row_pieces(problem.P, limit)]
 
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:

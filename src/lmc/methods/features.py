@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, beside, sparse_product, spmm
+from lmc.graph import CSR, Extractor, Graph, beside, row_pieces, sparse_product, spmm
 from lmc.history import Auto, Disk, Pinned, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
@@ -59,7 +59,7 @@ def aggregated_features(
     n, d = x.shape
     found = tier.table(n, 2 * d if both else d, dtype, P.device)
     blocks = Extractor(P)
-    for rows in row_runs(P, max(1, CHUNK // d)):
+    for rows, _ in row_pieces(P, max(1, CHUNK // d)):
         index = torch.arange(rows.start, rows.stop, device=P.device)
         ext = torch.cat([index, blocks.halo(index)])
         read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, P.dtype)
@@ -87,17 +87,6 @@ def plain_features(
 def runs(n: int, step: int) -> list[slice]:
     """The rows 0 .. n - 1 in runs of ``step``."""
     return [slice(start, min(n, start + step)) for start in range(0, n, step)]
-
-
-def row_runs(P: CSR, limit: int) -> list[slice]:
-    """Runs of rows of P, each with at most ``limit`` entries (a single row is never divided)."""
-    entries, n = P.indptr.long().cpu(), P.num_rows
-    found, start = [], 0
-    while start < n:
-        stop = int(torch.searchsorted(entries, entries[start] + limit, right=True)) - 1
-        found.append(slice(start, max(stop, start + 1)))
-        start = found[-1].stop
-    return found
 
 
 def _entries(x: Tensor | CSR) -> int:
