@@ -144,6 +144,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Give ``path``, in a folder that is made where there is none, this content as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, json.dumps(content, indent=1).encode())
+
+
 def replace(path: Path, content: bytes) -> None:
     """Give ``path`` this content, at once or not at all."""
     with replacing(path) as file:

@@ -51,3 +51,7 @@ def test_the_command_writes_a_line_for_every_partition_tolerance_and_method(tmp_
     wrong = CliRunner().invoke(app, ["bench", "recurrent", "tiny-like", "--lrs", "0.1"])
     assert wrong.exit_code != 0
     assert "learning rate for each of 2 partitions" in wrong.output
+    for option in ("--lrs", "--tols"):
+        wrong = CliRunner().invoke(app, ["bench", "recurrent", "tiny-like", option, "abc"])
+        assert wrong.exit_code == 2
+        assert f"expected positive numbers for {option} (got 'abc')" in " ".join(wrong.output.split())

@@ -51,3 +51,6 @@ def test_the_command_writes_its_figures(tmp_path: Path, monkeypatch: pytest.Monk
     (written,) = (tmp_path / "runs" / "bench").glob("sampling-*.json")
     timings = json.loads(written.read_text())["timings"]
     assert [t["method"] for t in timings] == ["graphsage:fanouts=3/2", "ladies"]
+    wrong = CliRunner().invoke(app, ["bench", "sampling", "tiny-like", "--steps", "0"])
+    assert wrong.exit_code == 2
+    assert "at least 1 for --steps (got '0')" in " ".join(wrong.output.split())

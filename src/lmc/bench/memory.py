@@ -16,7 +16,7 @@ from lmc.bench.measure import allocated_bytes
 from lmc.bench.speed import WHOLE, build
 from lmc.bench.stand import free
 from lmc.diagnostics import divide, peak_bytes, plan
-from lmc.graph import CSR, Batch, Graph
+from lmc.graph import Graph, tensors_in
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
 from lmc.train.optimiser import adam
 
@@ -131,7 +131,7 @@ def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
 
 
 def _keeps(run: Run) -> bool:
-    return run.keep_batches and not run.clusters.redraw and run.method.caches_batches and _divides(run.method)
+    return run.keeps_batches and _divides(run.method)
 
 
 def _divides(method: Method) -> bool:
@@ -158,25 +158,3 @@ def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, in
         seen.setdefault(storage.data_ptr(), (tier, storage.nbytes()))
     away = {tier: sum(size for t, size in seen.values() if t == tier) for tier in TIERS if tier not in here}
     return sum(size for t, size in seen.values() if t in here), {tier: size for tier, size in away.items() if size}
-
-
-def tensors_in(root: Any) -> list[Tensor]:
-    """Every dense tensor that can be reached from ``root`` through containers and objects of this library and torch."""
-    found: list[Tensor] = []
-    walked: set[int] = set()
-    stack = [root]
-    while stack:
-        value = stack.pop()
-        if id(value) in walked:
-            continue
-        walked.add(id(value))
-        if isinstance(value, Tensor):
-            if value.layout == torch.strided:
-                found.append(value)
-        elif isinstance(value, dict):
-            stack += [*value.keys(), *value.values()]
-        elif isinstance(value, list | tuple | set):
-            stack += value
-        elif isinstance(value, CSR | Batch) or type(value).__module__.split(".")[0] in ("lmc", "torch"):
-            stack += vars(value).values() if hasattr(value, "__dict__") else []
-    return found

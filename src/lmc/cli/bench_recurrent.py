@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,12 +45,14 @@ def bench_recurrent(
         from lmc.bench.measure import matmul_precision
         from lmc.bench.recurrent import RecurrentSetup, time_recurrent
         from lmc.cli.build import build_method, load_graph, options_of
+        from lmc.cli.cells import parse_list, positive
         from lmc.cli.training import device_name
         from lmc.errors import ConfigError
         from lmc.methods.run import check_device
-        from lmc.results import replace
+        from lmc.results import write_json
 
-        cuts, rates = partitions.split(","), [float(rate) for rate in lrs.split(",")]
+        cuts, rates = partitions.split(","), [positive("--lrs")(rate.strip()) for rate in lrs.split(",")]
+        tolerances = parse_list(tols, "--tols", positive("--tols"))
         if len(cuts) != len(rates):
             raise ConfigError(f"expected a learning rate for each of {len(cuts)} partitions (got {len(rates)})")
         on, graph = check_device(device), load_graph(DataChoice(dataset, data_dir, scale))
@@ -68,8 +69,9 @@ def bench_recurrent(
                 ("time", f"median of {repeat} epochs after {warmup}; steps of {counted} more, forward + backward"),
             ]
             screen.print(facts(about))
+            target = out or Path("runs/bench") / f"{file_name(f'recurrent-{graph.name}-{on.type}')}.json"
             for how, lr in zip(cuts, rates, strict=True):
-                for tol in (float(tol) for tol in tols.split(",")):
+                for tol in tolerances:
                     chosen = {}
                     for choice in parse_methods(methods):
                         divided: dict[str, Any] = {"parts": parts, "clusters": clusters, "partition": how}
@@ -80,6 +82,7 @@ def bench_recurrent(
                     for timing in time_recurrent(graph, chosen, setup, on):
                         line = {"partition": how, "tol": tol, "lr": lr, **dataclasses.asdict(timing)}
                         timings.append(line)
+                        write_json(target, {"about": dict(about), "timings": timings})
                         row = (
                             f"{how}, {tol:g}, {timing.method}",
                             f"{timing.halo_ratio:.2f}",
@@ -94,9 +97,6 @@ def bench_recurrent(
                         if not screen.is_terminal:
                             screen.print(" | ".join(row), soft_wrap=True)
         screen.print(table)
-        target = out or Path("runs/bench") / f"{file_name(f'recurrent-{graph.name}-{on.type}')}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        replace(target, json.dumps({"about": dict(about), "timings": timings}, indent=1).encode())
         screen.print(f"written to {target}", soft_wrap=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -40,10 +39,13 @@ def bench_sampling(
         from lmc.bench import Setup, time_sampling
         from lmc.bench.measure import matmul_precision
         from lmc.cli.build import build_method, load_graph, options_of
+        from lmc.cli.cells import whole
         from lmc.cli.training import device_name
         from lmc.methods import METHODS
         from lmc.methods.run import check_device
-        from lmc.results import replace
+        from lmc.results import write_json
+
+        whole("--steps", str(steps))
 
         def sized(choice: MethodChoice) -> MethodChoice:
             if choice.name not in METHODS or "batch_size" not in options_of(choice.name):
@@ -76,9 +78,11 @@ def bench_sampling(
                 ("time", f"median of {steps} steps after {warmup}"),
             ]
             screen.print(facts(about))
+            target = out or Path("runs/bench") / f"{file_name(f'sampling-{graph.name}-{on.type}')}.json"
             for label, method in chosen.items():
                 timing = time_sampling(label, graph, method, setup, on, steps)
                 timings.append(dataclasses.asdict(timing))
+                write_json(target, {"about": dict(about), "timings": timings})
                 table.add_row(
                     label,
                     str(timing.steps),
@@ -90,7 +94,4 @@ def bench_sampling(
                     f"{timing.training_ms:,.2f}",
                 )
         screen.print(table)
-        target = out or Path("runs/bench") / f"{file_name(f'sampling-{graph.name}-{on.type}')}.json"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        replace(target, json.dumps({"about": dict(about), "timings": timings}, indent=1).encode())
         screen.print(f"written to {target}", soft_wrap=True)

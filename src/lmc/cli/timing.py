@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from lmc.cli.training import device_name
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, Method
 from lmc.methods.run import check_device
-from lmc.results import replace
+from lmc.results import write_json
 
 
 @dataclass(frozen=True)
@@ -66,16 +65,16 @@ def bench_command(data: DataChoice, choice: BenchChoice, model: ModelChoice, whe
             ("time", f"median of {setup.repeat} epochs after {setup.warmup}; training steps with Adam, no evaluation"),
         ]
         out.print(facts(about))
+        target = where.run_dir or Path("runs/bench") / f"{file_name(f'epoch-{graph.name}-{device.type}')}.json"
         with Live(_table(timings), console=out, transient=True, auto_refresh=False) as live:
             for timing in time_epochs(graph, methods, setup, device, pyg=choice.pyg):
                 timings.append(timing)
+                _write(target, dict(about), setup, timings)
                 if out.is_terminal:
                     live.update(_table(timings), refresh=True)
                 else:
                     out.print(f"{timing.method}: {timing.ms:,.2f} ms")
     out.print(_table(timings))
-    target = where.run_dir or Path("runs/bench") / f"{file_name(f'epoch-{graph.name}-{device.type}')}.json"
-    _write(target, dict(about), setup, timings)
     out.print(f"written to {target}", soft_wrap=True)
 
 
@@ -152,5 +151,4 @@ def _write(target: Path, about: dict[str, str], setup: Setup, timings: list[Epoc
         "setup": dataclasses.asdict(setup),
         "timings": [dataclasses.asdict(t) for t in timings],
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    replace(target, json.dumps(content, indent=1).encode())
+    write_json(target, content)

@@ -102,7 +102,7 @@ def plan(
     ]
     items += _features(graph, problem)
     items += _structure(graph, problem)
-    fixed = keep_batches and not clusters.redraw and method.caches_batches
+    fixed = found.run.keeps_batches
     if found.travelling:
         # a recorded step has places of its own beside the two that rows come and go by in turns
         rows = found.travelling + (found.standing if fixed and found.run.records else 0)

@@ -7,6 +7,7 @@ from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
 from lmc.graph.paged import lock, pages
 from lmc.graph.product import Aggregation, Precomputed, Recalling, accumulate, beside, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
+from lmc.graph.walk import tensors_in
 
 __all__ = [
     "CSR",
@@ -28,4 +29,5 @@ __all__ = [
     "row_pieces",
     "sparse_product",
     "spmm",
+    "tensors_in",
 ]

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from lmc.graph import Batch, Graph
+from lmc.graph import Batch, Graph, tensors_in
 
 
 class Lookahead:
@@ -84,22 +84,6 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
-def tensors(value: object) -> list[Tensor]:
+def tensors(batch: Batch | None) -> list[Tensor]:
     """Every tensor that a batch holds, but those of the graph."""
-    found: list[Tensor] = []
-    walked: set[int] = set()
-    left = [value]
-    while left:
-        each = left.pop()
-        if id(each) in walked or isinstance(each, Graph):
-            continue
-        walked.add(id(each))
-        if isinstance(each, Tensor):
-            found += [each] if each.layout == torch.strided else []  # a sparse one shares the memory of others
-        elif isinstance(each, tuple | list):
-            left += each
-        elif isinstance(each, dict):
-            left += each.values()
-        elif hasattr(each, "__dict__"):
-            left += vars(each).values()
-    return found
+    return tensors_in(batch, apart=(Graph,))
