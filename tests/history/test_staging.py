@@ -6,7 +6,7 @@ tested without a GPU: lanes there work as early, or as late, as they are allowed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,9 @@ from helpers import chance
 from lmc.errors import ConfigError
 from lmc.history import Auto, Device, Disk, DiskTable, HostTable, Pinned, Rows, StagedTable, overwrite
 from lmc.history import auto as auto_module
+from lmc.history.carried import Carried, carried
 from lmc.history.disk import RESIDENT
+from lmc.history.planes import Planes
 from lmc.history.shelf import Shelf, gather, overlay, put, scatter
 
 N, WIDTH = 12, 3
@@ -180,6 +182,73 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tupl
     assert torch.equal(table.data(), want)
 
 
+WIDTHS = (3, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "kind", ["host", "disk", *(pytest.param(f"{k}-cuda", marks=pytest.mark.gpu) for k in ("host", "disk"))]
+)
+@pytest.mark.parametrize("seed", range(12))
+def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> None:
+    """Whether a step pushes into all of them, at the same rows and in place or not, or into some."""
+    g, (tier, _, where) = chance(seed), kind.partition("-")
+    on = torch.device(where or "cpu")
+    cls = HostTable if tier == "host" else DiskTable
+    carrier = cls(N, WIDTHS, torch.float64, on, behind=True)
+    tables = carried(carrier)
+    want = [torch.randn(N, width, generator=g, dtype=torch.float64) for width in WIDTHS]
+    for table, mine in zip(tables, want, strict=True):
+        overwrite(table, mine)
+
+    def chosen(share: float) -> bool:
+        return bool(torch.rand((), generator=g) < share)
+
+    halos = [torch.tensor([0, 1, 9]), torch.tensor([3, 10, 11]), torch.tensor([2, 4])]
+    there = [halo.to(on) for halo in halos]
+    for step in range(30):
+        k = int(torch.randint(3, (), generator=g))
+        core, halo = (slice(5, 8), halos[k])
+        carrier.prefetch(core, there[k])
+        carrier.arrive(fixed=chosen(0.5))
+        in_place, partial, at_halo = chosen(0.3), chosen(0.3), chosen(0.5)
+        for table, mine in zip(tables, want, strict=True):
+            assert isinstance(table, Carried)
+            assert torch.equal(table.pull(there[k]).cpu(), mine[halo])
+            if partial and chosen(0.5):
+                continue
+            found = table.delivered(core, there[k])
+            if in_place and found is not None:
+                found += step
+                table.push(core, found[:3])
+                table.push(there[k], found[3:])
+                mine[core] += step
+                mine[halo] += step
+                continue
+            table.push(core, torch.full_like(mine[core], step).to(on))
+            mine[core] = step
+            if at_halo:
+                table.add(there[k], torch.ones_like(mine[halo]).to(on))
+                mine[halo] += 1
+        carrier.leave()
+        if chosen(0.2):
+            assert torch.equal(tables[1].data(), want[1])
+    for table, mine in zip(tables, want, strict=True):
+        assert torch.equal(table.data(), mine)
+
+
+def test_steps_that_push_into_all_planes_alike_can_be_recorded() -> None:
+    carrier = HostTable(N, WIDTHS, torch.float64, CPU, behind=True)
+    tables = carried(carrier)
+    for some_of_them in (tables, tables[:2]):
+        assert not carrier.strays
+        carrier.prefetch(HALO)
+        carrier.arrive(fixed=True)
+        for table in some_of_them:
+            table.push(CORE, torch.ones(4, table.pull(HALO).shape[1]))
+        carrier.leave()
+    assert carrier.strays
+
+
 def test_a_step_reads_at_a_fixed_place_where_it_is_recorded(table: StagedTable) -> None:
     others = torch.tensor([0, 2])
     seen = []
@@ -207,7 +276,7 @@ def test_rows_that_are_on_the_device_do_not_travel(kind: type[HostTable] | type[
     made.leave()
     want = start()
     want[6:8], want[10:12] = some(made, 2, seed=1), some(made, 2, seed=2)
-    made._rows[[1, 4, 5, 6, 7, 9, 10, 11]] = torch.nan  # 0 is all that has to be read
+    made._rows[0][[1, 4, 5, 6, 7, 9, 10, 11]] = torch.nan  # 0 is all that has to be read
     rows = torch.tensor([0, 1, 5, 6, 7, 9, 10, 11])
     made.prefetch(rows)
     made.arrive(fixed=False)
@@ -224,52 +293,72 @@ def test_what_is_pushed_again_by_the_next_step_is_not_sent() -> None:
         made.add(rows, torch.full((rows.numel(), WIDTH), k + 1.0, dtype=torch.float64))
         made.leave()
         if k == 1:
-            assert made._rows[:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+            assert made._rows[0][:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
     assert made.data()[:, 0].tolist() == [3, 1, 0, 0, 3, 1, 0, 0, 0, 3, 2, 0]
 
 
 def test_a_shelf_knows_its_rows_whatever_was_there_before() -> None:
     place = torch.full((N,), 7, dtype=torch.int32)
-    shelf = Shelf(torch.arange(8), torch.zeros(8, WIDTH), place)
-    put(shelf, torch.tensor([3, 9]), torch.ones(2, WIDTH))
-    put(shelf, slice(9, 11), torch.full((2, WIDTH), 2.0))
-    out = torch.zeros(4, WIDTH)
+    shelf = Shelf(torch.arange(8), filled(8, 0.0), place)
+    put(shelf, torch.tensor([3, 9]), filled(2, 1.0))
+    put(shelf, slice(9, 11), filled(2, 2.0))
+    out = filled(4, 0.0)
     overlay(out, torch.tensor([3, 7, 9, 10]), shelf)
-    assert out[:, 0].tolist() == [1, 0, 2, 2]
+    for plane in out:
+        assert plane[:, 0].tolist() == [1, 0, 2, 2]
+    overlay(out, torch.tensor([3, 7, 9, 10]), shelf, source=filled(4, 5.0))
+    assert out[1][:, 0].tolist() == [1, 5, 2, 2]
+
+
+def filled(
+    num: int,
+    value: float,
+    widths: Sequence[int] = (WIDTH, 2),
+    dtype: torch.dtype = torch.float32,
+    on: torch.device = CPU,
+) -> Planes:
+    return Planes.over(torch.full((num * sum(widths),), value, dtype=dtype, device=on), widths)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("width", [3, 40, 256, 300])
+@pytest.mark.parametrize("widths", [(3,), (40,), (256,), (300,), (256, 40, 256), (3, 300)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_kernels_are_the_reference(width: int, dtype: torch.dtype) -> None:
+def test_the_kernels_are_the_reference(widths: tuple[int, ...], dtype: torch.dtype) -> None:
     n, cuda = 1000, torch.device("cuda")
-    made = HostTable(n, width, dtype, cuda)
+    made = HostTable(n, widths, dtype, cuda)
     assert made._reach, "page-locking failed"
-    values = torch.randn(n, width, generator=chance(1)).to(dtype)
-    made.push(slice(0, n), values)
+    values = Planes.over(torch.randn(n * sum(widths), generator=chance(1)).to(dtype), widths)
+    for k, plane in enumerate(values):
+        made.push(slice(0, n), plane, k)
     rows = torch.randperm(n, generator=chance(2))[:500]
-    out = [torch.empty(500, width, dtype=dtype, device=on) for on in (CPU, cuda)]
+    out = [filled(510, 0.0, widths, dtype, on).rows(7, 500) for on in (CPU, cuda)]
     for on, into, host in ((CPU, out[0], values), (cuda, out[1], made._rows)):
         shelves = []
         for first in (0, 200):
             place = torch.zeros(n, dtype=torch.int32, device=on)
-            empty = torch.empty(300, width, dtype=dtype, device=on)
+            empty = filled(300, 0.0, widths, dtype, on)
             shelf = Shelf(torch.zeros(300, dtype=torch.int64, device=on), empty, place)
-            put(shelf, slice(first, first + 100), torch.full((100, width), float(first), dtype=dtype, device=on))
+            put(shelf, slice(first, first + 100), filled(120, float(first), widths, dtype, on).rows(10, 100))
             more = torch.arange(600 + first, 700 + first, 3, device=on)
-            put(shelf, more, torch.full((more.numel(), width), first + 1.0, dtype=dtype, device=on))
+            put(shelf, more, filled(more.numel(), first + 1.0, widths, dtype, on))
             shelves.append(shelf)
         place = torch.zeros(n, dtype=torch.int32, device=on)
         gather(host, rows.to(on), into, (shelves[0], shelves[1]), place)
         assert torch.equal(place.cpu()[rows], torch.arange(500, dtype=torch.int32))
-    assert torch.equal(out[0], out[1].cpu())
-    scatter(out[1] + 1, rows.to(cuda), made._rows)
-    assert torch.equal(made.data()[rows], out[0] + 1)
-    want = made.data().clone()
+        overlay(into.rows(0, 100), rows[100:200].to(on), shelves[0], source=into.rows(300, 100))
+    for mine, want in zip(out[1], out[0], strict=True):
+        assert torch.equal(mine.cpu(), want)
+    scatter(out[1], rows.to(cuda), made._rows)
+    wanted = [made.data(k).clone() for k in range(len(widths))]
+    for mine, want in zip(wanted, out[0], strict=True):
+        assert torch.equal(mine[rows], want)
     left = ~shelves[1].find(rows.to(cuda))[1].cpu()
-    want[rows[left]] = (out[0] + 2)[left]
-    scatter(out[1] + 2, rows.to(cuda), made._rows, but=shelves[1])
-    assert torch.equal(made.data(), want)
+    for want, plane in zip(wanted, out[1], strict=True):
+        plane += 2
+        want[rows[left]] = plane.cpu()[left]
+    scatter(out[1], rows.to(cuda), made._rows, but=shelves[1])
+    for k, want in enumerate(wanted):
+        assert torch.equal(made.data(k), want)
 
 
 def test_a_file_lies_where_it_was_told_to_and_leaves_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from lmc.history.auto import Auto
 from lmc.history.base import Rows, Store, Table, overwrite
 from lmc.history.cargo import Write
+from lmc.history.carried import Carried, carriers, tables_of
 from lmc.history.device import Device, DeviceTable
 from lmc.history.disk import Disk, DiskTable
 from lmc.history.host import HostTable, Pinned
@@ -14,6 +15,7 @@ from lmc.history.staged import StagedTable
 __all__ = [
     "TIERS",
     "Auto",
+    "Carried",
     "Device",
     "DeviceTable",
     "Disk",
@@ -25,8 +27,10 @@ __all__ = [
     "Store",
     "Table",
     "Write",
+    "carriers",
     "free_memory",
     "overwrite",
     "store",
+    "tables_of",
     "together",
 ]

@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmc.history.base import Rows
 from lmc.history.lanes import Ticket, mark
+from lmc.history.planes import Planes, count
 from lmc.history.shelf import Shelf
 
 
@@ -25,7 +26,7 @@ class Load:
     shelf: Shelf
     ticket: Ticket
     delivered: Ticket | None = None
-    view: Tensor | None = None
+    view: Planes | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -48,11 +49,11 @@ class Load:
         """Which of the asked rows these are."""
         return next((k for k, asked in enumerate(self.asked) if same(asked, rows)), None)
 
-    def of(self, piece: int) -> Tensor:
+    def of(self, piece: int) -> Planes:
         """What was delivered of it."""
         assert self.view is not None
         start = sum(count(rows) for rows in self.asked[:piece])
-        return self.view[start : start + count(self.asked[piece])]
+        return self.view.rows(start, count(self.asked[piece]))
 
 
 @dataclass(eq=False)
@@ -62,16 +63,16 @@ class Hall:
     Steps never run at the same time, and share it.
     """
 
-    make: Callable[[int], Tensor]
-    rooms: dict[tuple[object, ...], tuple[tuple[Rows, ...], Tensor]] = field(default_factory=dict)
-    buffers: list[Tensor] = field(default_factory=list)
+    make: Callable[[int], Planes]
+    rooms: dict[tuple[object, ...], tuple[tuple[Rows, ...], Planes]] = field(default_factory=dict)
+    buffers: list[Planes] = field(default_factory=list)
 
-    def room(self, load: Load, num: int) -> Tensor:
+    def room(self, load: Load, num: int) -> Planes:
         """The place of ``num`` rows for the step with this load."""
         if load.key not in self.rooms:
-            if not self.buffers or self.buffers[-1].shape[0] < num:
+            if not self.buffers or self.buffers[-1].room < num:
                 self.buffers.append(self.make(num))
-            self.rooms[load.key] = load.asked, self.buffers[-1][:num]  # the key is theirs while they live
+            self.rooms[load.key] = load.asked, self.buffers[-1].rows(0, num)  # the key is theirs while they live
         return self.rooms[load.key][1]
 
     @property
@@ -82,11 +83,16 @@ class Hall:
 
 @dataclass(eq=False)
 class Write:
-    """Rows that a step pushed; ``piece`` of what it was sent, where they are one."""
+    """Rows that a step pushed into some ``planes``; ``piece`` of what it was sent, where they are one.
+
+    ``in_place``: ``values`` is what was delivered, which the step worked in.
+    """
 
     rows: Rows
-    values: Tensor
+    values: Planes
     piece: int | None
+    in_place: bool
+    planes: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -133,8 +139,3 @@ def on_host(rows: Rows) -> Rows:
 def same(asked: Rows, rows: Rows) -> bool:
     """Whether these are the very rows that were asked for."""
     return asked == rows if isinstance(asked, slice) and isinstance(rows, slice) else asked is rows
-
-
-def count(rows: Rows) -> int:
-    """How many rows."""
-    return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()

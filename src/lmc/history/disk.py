@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.history.base import Rows, Table
+from lmc.history.carried import carried
 from lmc.history.memory import free_memory
+from lmc.history.planes import Planes
 from lmc.history.staged import StagedTable
 
 RESIDENT = 2**26
@@ -28,34 +31,38 @@ class DiskTable(StagedTable):
     def __init__(
         self,
         num_rows: int,
-        width: int,
+        width: int | Sequence[int],
         dtype: torch.dtype,
         device: torch.device,
         path: str | Path | None = None,
         behind: bool | None = None,
         resident: int | None = None,
     ) -> None:
-        size = max(1, num_rows * width) * dtype.itemsize
+        widths = [width] if isinstance(width, int) else width
+        numbers = num_rows * sum(widths)
+        size = max(1, numbers) * dtype.itemsize
         self._map = _mapped(size, path)
         self._touched = 0
         self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
-        rows = torch.frombuffer(self._map, dtype=dtype, count=num_rows * width) if num_rows * width else None
-        shaped = torch.zeros(num_rows, width, dtype=dtype) if rows is None else rows.view(num_rows, width)
-        super().__init__(shaped, device, behind, tier="disk")
+        self._fits = size <= self._resident
+        flat = torch.frombuffer(self._map, dtype=dtype, count=numbers) if numbers else torch.zeros(0, dtype=dtype)
+        super().__init__(Planes.over(flat, widths, device), device, behind, tier="disk")
 
-    def _gather(self, rows: Rows) -> Tensor:
-        found = super()._gather(rows)
+    def _gather(self, rows: Rows, plane: int, into: Tensor | None = None) -> Tensor:
+        found = super()._gather(rows, plane, into)
         # a view of mapped pages would fault in behind our count
-        found = found.clone() if isinstance(rows, slice) and not self._cuda else found
+        found = found.clone() if isinstance(rows, slice) and into is None and not self._cuda else found
         self._count(found)
         return found
 
-    def _change(self, rows: Rows, values: Tensor, adds: bool) -> None:
-        super()._change(rows, values, adds)
+    def _change(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
+        super()._change(rows, values, plane, adds)
         self._count(values)
 
     def _count(self, values: Tensor) -> None:
         """Hand pages back once enough of them were touched; a row touches a page at least."""
+        if self._fits:
+            return
         pages = max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
         self._touched += values.shape[0] * pages
         if self._touched > self._resident and hasattr(mmap, "MADV_DONTNEED"):
@@ -77,6 +84,9 @@ class Disk:
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
         return DiskTable(num_rows, width, dtype, device, self.path)
+
+    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
+        return carried(DiskTable(num_rows, widths, dtype, device, self.path))
 
 
 def _mapped(size: int, path: str | Path | None) -> mmap.mmap:

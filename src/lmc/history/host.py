@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from lmc.graph import pages
 from lmc.history.base import Table
+from lmc.history.carried import carried
+from lmc.history.planes import Planes
 from lmc.history.staged import StagedTable
 
 
@@ -15,11 +18,17 @@ class HostTable(StagedTable):
     """Rows in host memory (:class:`StagedTable` says how they travel)."""
 
     def __init__(
-        self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device, behind: bool | None = None
+        self,
+        num_rows: int,
+        width: int | Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        behind: bool | None = None,
     ) -> None:
-        own = device.type == "cuda"
-        rows = pages((num_rows, width), dtype) if own else torch.zeros(num_rows, width, dtype=dtype)
-        super().__init__(rows, device, behind)
+        widths = [width] if isinstance(width, int) else width
+        shape = (num_rows * sum(widths),)
+        flat = pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
+        super().__init__(Planes.over(flat, widths, device), device, behind)
 
 
 @dataclass(frozen=True)
@@ -30,3 +39,6 @@ class Pinned:
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
         return HostTable(num_rows, width, dtype, device)
+
+    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
+        return carried(HostTable(num_rows, widths, dtype, device))

@@ -80,7 +80,7 @@ class Lane:
         # few programs, to be let in first
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         # a thread for every lane: those of several tables work side by side
-        self._hand = None if hand is None else ThreadPoolExecutor(1, f"lmc-{hand}")
+        self._hand = None if hand is None else _hand(hand)
         self.late = late
         self._queue: deque[tuple[Work, tuple[Ticket, ...]]] = deque()
         self._done = 0
@@ -90,6 +90,9 @@ class Lane:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Work that is given to a stream in here is given to it at once: one change of streams, one event for all."""
+        if self._together:
+            yield
+            return
         self._together = self._stream is not None and self._hand is None
         try:
             yield
@@ -105,7 +108,7 @@ class Lane:
         assert self._stream is not None
         mine = {id(promise) for _, _, promise in promised}
         waited: set[int] = set()
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream):  # and on its device
             for work, after, _ in promised:
                 for ticket in after:
                     event = None if id(ticket) in mine else ticket.event
@@ -137,7 +140,7 @@ class Lane:
 
     def _on_stream(self, work: Work, after: tuple[Ticket, ...]) -> torch.cuda.Event:
         assert self._stream is not None
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream):
             for ticket in after:
                 ticket.wait()
             work()
@@ -153,6 +156,15 @@ class Lane:
             self._done += 1
 
 
+def _hand(name: str) -> ThreadPoolExecutor:
+    """A thread that works with a quarter of the cores: there are two of them, and the training loop."""
+    cores = torch.get_num_threads()
+    hand = ThreadPoolExecutor(1, f"lmc-{name}")
+    hand.submit(torch.set_num_threads, max(1, cores // 4)).result()
+    torch.set_num_threads(cores)  # which was set for this thread, and for all that are still to begin
+    return hand
+
+
 @cache
 def shared(device: torch.device, name: str) -> Lane:
     """A stream beside training that all tables of a GPU share."""
@@ -166,7 +178,10 @@ def together(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with shared(device, "reads").together(), shared(device, "writes").together():
+    with (
+        shared(device, "writes").together(),
+        shared(device, "reads").together(),
+    ):  # the reads, which a step awaits, first
         yield
 
 

@@ -3,6 +3,8 @@
 A page-locked host table is read and written by the GPU itself, row by row over the bus: nothing on the host waits, and
 no row numbers have to be known there. Every function is plain torch first, which is the reference and what runs on a
 CPU; on a GPU one Triton kernel does the same.
+
+Tables that travel together are planes (:mod:`lmc.history.planes`), here as on the host: one kernel serves all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lmc.history.base import Rows
+from lmc.history.planes import Planes
 
 try:
     import triton
@@ -32,13 +35,13 @@ WIDTH = 256
 
 @dataclass(eq=False)
 class Shelf:
-    """``values[i]`` is row ``rows[i]`` of a table, for i < ``num``; ``place[r]`` says where row r stands, if it does.
+    """Row i of ``values`` is row ``rows[i]`` of a table, for i < ``num``; ``place[r]`` says where row r is, if it is.
 
     ``place`` is never cleared: row r is here if ``rows[place[r]] == r``.
     """
 
     rows: Tensor
-    values: Tensor
+    values: Planes
     place: Tensor
     num: int = 0
     borrowed: bool = False
@@ -46,19 +49,24 @@ class Shelf:
 
     def borrow(self, rows: Tensor) -> Tensor:
         """These are the rows from now on."""
-        self.rows, self.borrowed = rows.to(self.values.device), True
+        self.rows, self.borrowed = rows.to(self.place.device), True
         return self.rows
 
     def own(self) -> None:
         """Have ``rows`` to write to."""
         if self.borrowed:
-            self.rows = torch.empty(self.values.shape[0], dtype=torch.int64, device=self.values.device)
+            self.rows = torch.empty(self.room, dtype=torch.int64, device=self.place.device)
             self.borrowed = False
 
     @property
-    def filled(self) -> Tensor:
+    def room(self) -> int:
+        """Rows there is room for."""
+        return self.values.room
+
+    @property
+    def filled(self) -> Planes:
         """The values there are."""
-        return self.values[: self.num]
+        return self.values.rows(0, self.num)
 
     def find(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Where ``rows`` stand here, and whether they do."""
@@ -75,54 +83,74 @@ if triton is not None:
         inside = inside & (at < num)
         return at, inside & (tl.load(rows_ptr + at, mask=inside, other=-1) == r)
 
-    @triton.jit(do_not_specialize=["num", "skip_from", "skip_to", "a_num", "b_num"])
+    # and plane k of a tensor begins ``room * columns[k]`` numbers behind its beginning
+
+    @triton.jit
+    def _at(room, i, before, d, k):  # type: ignore[no-untyped-def]
+        return room.to(tl.int64) * before + i.to(tl.int64)[:, None] * d + k[None, :]
+
+    @triton.jit(
+        do_not_specialize=["far", "num", "skip_from", "skip_to", "room", "start", "a_num", "a_room", "b_num", "b_room"]
+    )
     def _gather(  # type: ignore[no-untyped-def]
-        table_ptr, rows_ptr, out_ptr, place_ptr, num, d, skip_from, skip_to,
-        a_rows, a_values, a_place, a_num, b_rows, b_values, b_place, b_num,
-        A: tl.constexpr, B: tl.constexpr, PLACE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+        table_ptr, far, rows_ptr, out_ptr, room, start, place_ptr, num, skip_from, skip_to,
+        a_rows, a_values, a_place, a_num, a_room, b_rows, b_values, b_place, b_num, b_room, columns_ptr, planes,
+        A: tl.constexpr, B: tl.constexpr, PLACE: tl.constexpr,
+        ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
             i = first + tl.arange(0, ROWS)
             inside = i < num
             r = tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
-            far = inside & ((r < skip_from) | (r >= skip_to))
+            from_far = inside & ((r < skip_from) | (r >= skip_to))
             if A:
                 a, in_a = _find(a_rows, a_place, a_num, r, inside)
-                far = far & ~in_a
+                from_far = from_far & ~in_a
             if B:
-                b, in_b = _find(b_rows, b_place, b_num, r, far)
-                far = far & ~in_b
+                b, in_b = _find(b_rows, b_place, b_num, r, from_far)
+                from_far = from_far & ~in_b
             if PLACE:
                 tl.store(place_ptr + r, i, mask=inside)
-            for start in range(0, d, WIDTH):
-                k = start + tl.arange(0, WIDTH)
-                column = (k < d)[None, :]
-                x = tl.load(table_ptr + r[:, None] * d + k[None, :], mask=far[:, None] & column, other=0.0)
-                if A:
-                    mine = in_a[:, None] & column
-                    x = tl.where(mine, tl.load(a_values + a[:, None] * d + k[None, :], mask=mine, other=0.0), x)
-                if B:
-                    mine = in_b[:, None] & column
-                    x = tl.where(mine, tl.load(b_values + b[:, None] * d + k[None, :], mask=mine, other=0.0), x)
-                tl.store(out_ptr + i.to(tl.int64)[:, None] * d + k[None, :], x, mask=inside[:, None] & column)
+            for plane in range(0, planes):
+                c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
+                d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
+                for begin in range(0, d, WIDTH):
+                    k = begin + tl.arange(0, WIDTH)
+                    column = (k < d)[None, :]
+                    x = tl.load(table_ptr + _at(far, r, c, d, k), mask=from_far[:, None] & column, other=0.0)
+                    if A:
+                        mine = in_a[:, None] & column
+                        x = tl.where(mine, tl.load(a_values + _at(a_room, a, c, d, k), mask=mine, other=0.0), x)
+                    if B:
+                        mine = in_b[:, None] & column
+                        x = tl.where(mine, tl.load(b_values + _at(b_room, b, c, d, k), mask=mine, other=0.0), x)
+                    tl.store(out_ptr + _at(room, start + i, c, d, k), x, mask=inside[:, None] & column)
 
-    @triton.jit(do_not_specialize=["a_num", "num"])
+    @triton.jit(do_not_specialize=["room", "start", "from_room", "from_start", "a_num", "a_room", "num"])
     def _overlay(  # type: ignore[no-untyped-def]
-        out_ptr, rows_ptr, a_rows, a_values, a_place, a_num, num, d, ROWS: tl.constexpr, WIDTH: tl.constexpr
-    ):
+        out_ptr, room, start, from_ptr, from_room, from_start, rows_ptr, a_rows, a_values, a_place, a_num, a_room, num,
+        columns_ptr, planes, COPY: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
         i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         r = tl.load(rows_ptr + i, mask=i < num, other=0).to(tl.int64)
         a, in_a = _find(a_rows, a_place, a_num, r, i < num)
-        for start in range(0, d, WIDTH):
-            k = start + tl.arange(0, WIDTH)
-            mine = in_a[:, None] & (k < d)[None, :]
-            x = tl.load(a_values + a[:, None] * d + k[None, :], mask=mine, other=0.0)
-            tl.store(out_ptr + i.to(tl.int64)[:, None] * d + k[None, :], x, mask=mine)
+        for plane in range(0, planes):
+            c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
+            d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
+            for begin in range(0, d, WIDTH):
+                k = begin + tl.arange(0, WIDTH)
+                mine = in_a[:, None] & (k < d)[None, :]
+                x = tl.load(a_values + _at(a_room, a, c, d, k), mask=mine, other=0.0)
+                if COPY:
+                    others = (i < num)[:, None] & (k < d)[None, :] & ~mine
+                    old = tl.load(from_ptr + _at(from_room, from_start + i, c, d, k), mask=others, other=0.0)
+                    x, mine = tl.where(mine, x, old), mine | others
+                tl.store(out_ptr + _at(room, start + i, c, d, k), x, mask=mine)
 
-    @triton.jit(do_not_specialize=["first", "offset", "num"])
+    @triton.jit(do_not_specialize=["room", "start", "a_room", "first", "offset", "num"])
     def _put(  # type: ignore[no-untyped-def]
-        values_ptr, rows_ptr, a_rows, a_values, a_place, first, offset, num, d,
-        RUN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+        values_ptr, room, start, rows_ptr, a_rows, a_values, a_place, a_room, first, offset, num,
+        columns_ptr, planes, RUN: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         inside = i < num
@@ -130,16 +158,19 @@ if triton is not None:
         r = first + i.to(tl.int64) if RUN else tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
         tl.store(a_rows + at, r, mask=inside)
         tl.store(a_place + r, at.to(tl.int32), mask=inside)
-        for start in range(0, d, WIDTH):
-            k = start + tl.arange(0, WIDTH)
-            mine = inside[:, None] & (k < d)[None, :]
-            x = tl.load(values_ptr + i.to(tl.int64)[:, None] * d + k[None, :], mask=mine, other=0.0)
-            tl.store(a_values + at[:, None] * d + k[None, :], x, mask=mine)
+        for plane in range(0, planes):
+            c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
+            d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
+            for begin in range(0, d, WIDTH):
+                k = begin + tl.arange(0, WIDTH)
+                mine = inside[:, None] & (k < d)[None, :]
+                x = tl.load(values_ptr + _at(room, start + i, c, d, k), mask=mine, other=0.0)
+                tl.store(a_values + _at(a_room, at, c, d, k), x, mask=mine)
 
-    @triton.jit(do_not_specialize=["a_num", "num"])
+    @triton.jit(do_not_specialize=["room", "start", "far", "a_num", "num"])
     def _scatter(  # type: ignore[no-untyped-def]
-        values_ptr, rows_ptr, table_ptr, a_rows, a_place, a_num, num, d,
-        BUT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+        values_ptr, room, start, rows_ptr, table_ptr, far, a_rows, a_place, a_num, num,
+        columns_ptr, planes, BUT: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
             i = first + tl.arange(0, ROWS)
@@ -148,32 +179,36 @@ if triton is not None:
             if BUT:
                 _, in_a = _find(a_rows, a_place, a_num, r, inside)
                 inside = inside & ~in_a
-            for start in range(0, d, WIDTH):
-                k = start + tl.arange(0, WIDTH)
-                mine = inside[:, None] & (k < d)[None, :]
-                x = tl.load(values_ptr + i.to(tl.int64)[:, None] * d + k[None, :], mask=mine, other=0.0)
-                tl.store(table_ptr + r[:, None] * d + k[None, :], x, mask=mine)
+            for plane in range(0, planes):
+                c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
+                d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
+                for begin in range(0, d, WIDTH):
+                    k = begin + tl.arange(0, WIDTH)
+                    mine = inside[:, None] & (k < d)[None, :]
+                    x = tl.load(values_ptr + _at(room, start + i, c, d, k), mask=mine, other=0.0)
+                    tl.store(table_ptr + _at(far, r, c, d, k), x, mask=mine)
 
 
 def gather(
-    table: Tensor,
+    table: Planes,
     rows: Tensor,
-    out: Tensor,
+    out: Planes,
     shelves: tuple[Shelf, ...] = (),
     place: Tensor | None = None,
     skip: slice | None = None,
 ) -> None:
-    """out[i] <- row rows[i]: from the first of at most two shelves that has it, else from the table.
+    """Row i of out <- row rows[i]: from the first of at most two shelves that has it, else from the table.
 
     Args:
         place: place[rows[i]] <- i.
         skip: rows of the table that need not be read: what they become is not defined.
     """
     shelves = tuple(shelf for shelf in shelves if shelf.num)
-    if triton is None or not out.is_cuda:
-        out.copy_(table.index_select(0, rows))
-        if skip is not None:
-            out[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
+    if triton is None or not out.flat.is_cuda:
+        for mine, others in zip(out, table, strict=True):
+            torch.index_select(others, 0, rows, out=mine)
+            if skip is not None:
+                mine[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
         for shelf in reversed(shelves):
             overlay(out, rows, shelf)
         if place is not None:
@@ -183,75 +218,89 @@ def gather(
         return
     first, last = (0, 0) if skip is None else (skip.start, skip.stop)
     # shelves that are not there are not read: any pointer will do
-    absent: list[Any] = [rows, out, rows, 0]
+    absent: list[Any] = [rows, out.flat, rows, 0, 0]
     args: list[Any] = []
     for k in range(2):
-        args += [shelves[k].rows, shelves[k].values, shelves[k].place, shelves[k].num] if k < len(shelves) else absent
+        args += _whole(shelves[k]) if k < len(shelves) else absent
     _gather[(GRID,)](
-        table, rows, out, rows if place is None else place, rows.numel(), out.shape[1], first, last, *args,
-        A=len(shelves) > 0, B=len(shelves) > 1, PLACE=place is not None, ROWS=ROWS, WIDTH=WIDTH, num_warps=8,
+        table.flat, table.room, rows, *_where(out), rows if place is None else place, rows.numel(), first, last,
+        *args, out.columns, len(out),
+        A=len(shelves) > 0, B=len(shelves) > 1, PLACE=place is not None, **_sizes(out),
     )  # fmt: skip
 
 
-def overlay(out: Tensor, rows: Tensor, shelf: Shelf) -> None:
-    """out[i] <- row rows[i], where the shelf has it."""
-    if not shelf.num or not rows.numel():
+def overlay(out: Planes, rows: Tensor, shelf: Shelf, source: Planes | None = None) -> None:
+    """Row i of out <- row rows[i], where the shelf has it; else row i of the source, where there is one."""
+    if triton is None or not out.flat.is_cuda or not shelf.num:
+        if source is not None:
+            out.copy_(source)
+        if shelf.num and rows.numel():
+            at, here = shelf.find(rows)
+            for mine, others in zip(out, shelf.values, strict=True):
+                mine[here] = others[at[here]]
         return
-    if triton is None or not out.is_cuda:
-        at, here = shelf.find(rows)
-        out[here] = shelf.values[at[here]]
+    if not rows.numel():
         return
-    grid = (triton.cdiv(rows.numel(), ROWS),)
-    of = (shelf.rows, shelf.values, shelf.place, shelf.num)
-    _overlay[grid](out, rows, *of, rows.numel(), out.shape[1], ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
+    args = (*_where(out), *_where(source or out), rows, *_whole(shelf), rows.numel(), out.columns, len(out))
+    _overlay[(triton.cdiv(rows.numel(), ROWS),)](*args, COPY=source is not None, **_sizes(out))
 
 
-def put(shelf: Shelf, rows: Rows, values: Tensor) -> None:
+def put(shelf: Shelf, rows: Rows, values: Planes) -> None:
     """Add rows to a shelf, which has room for them; of a row that comes twice, the last counts."""
-    num, offset = values.shape[0], shelf.num
+    num, offset = values.num, shelf.num
     shelf.num += num
-    if triton is None or not values.is_cuda:
-        index = index_of(rows, values.device)
-        mine = slice(offset, offset + num)
-        shelf.rows[mine], shelf.values[mine] = index, values
-        shelf.place[index] = torch.arange(offset, offset + num, dtype=shelf.place.dtype, device=values.device)
+    if triton is None or not values.flat.is_cuda:
+        index = index_of(rows, shelf.place.device)
+        shelf.rows[offset : offset + num] = index
+        shelf.values.rows(offset, num).copy_(values)
+        shelf.place[index] = torch.arange(offset, offset + num, dtype=shelf.place.dtype, device=index.device)
         return
     if not num:
         return
-    first, index = (rows.start, shelf.rows) if isinstance(rows, slice) else (0, rows.to(values.device))
-    args = (values.contiguous(), index, shelf.rows, shelf.values, shelf.place, first, offset, num, values.shape[1])
-    _put[(triton.cdiv(num, ROWS),)](*args, RUN=isinstance(rows, slice), ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
+    first, index = (rows.start, shelf.rows) if isinstance(rows, slice) else (0, rows.to(shelf.place.device))
+    on = (shelf.rows, shelf.values.flat, shelf.place, shelf.room)
+    args = (*_where(values), index, *on, first, offset, num, values.columns, len(values))
+    _put[(triton.cdiv(num, ROWS),)](*args, RUN=isinstance(rows, slice), **_sizes(values))
 
 
-def scatter(values: Tensor, rows: Rows, table: Tensor, but: Shelf | None = None) -> None:
-    """table[rows] <- values, except for rows that stand on the shelf ``but``.
+def scatter(values: Planes, rows: Rows, table: Planes, but: Shelf | None = None) -> None:
+    """The table's rows <- values, except for rows that stand on the shelf ``but``.
 
-    A run of rows without exception is one copy, which takes no multiprocessor.
+    A run of rows without exception is one copy a plane, which takes no multiprocessor.
     """
     if but is not None and not but.num:
         but = None
     if isinstance(rows, slice) and but is None:
-        table[rows].copy_(values, non_blocking=True)
+        table.rows(rows.start, values.num).copy_(values)
         return
-    index = index_of(rows, values.device)
-    if triton is None or not values.is_cuda:
+    index = index_of(rows, values.flat.device)
+    if triton is None or not values.flat.is_cuda:
         keep = slice(None) if but is None else ~but.find(index)[1]
-        table.index_copy_(0, index[keep], values[keep])
+        for mine, others in zip(table, values, strict=True):
+            mine.index_copy_(0, index[keep], others[keep])
     elif index.numel():
-        values, shelf = values.to(table.dtype).contiguous(), (index, index, 0) if but is None else _of(but)
-        args = (values, index, table, *shelf, index.numel(), values.shape[1])
-        _scatter[(GRID,)](*args, BUT=but is not None, ROWS=ROWS, WIDTH=WIDTH, num_warps=8)
+        shelf = (index, index, 0) if but is None else (but.rows, but.place, but.num)
+        to = (index, table.flat, table.room)
+        args = (*_where(values), *to, *shelf, index.numel(), values.columns, len(values))
+        _scatter[(GRID,)](*args, BUT=but is not None, **_sizes(values))
 
 
-def _of(shelf: Shelf) -> tuple[Tensor, Tensor, int]:
-    return shelf.rows, shelf.place, shelf.num
+def _where(planes: Planes) -> tuple[Tensor, int, int]:
+    return planes.flat, planes.room, planes.start
 
 
-def reaches(table: Tensor, device: torch.device) -> bool:
+def _whole(shelf: Shelf) -> list[Any]:
+    return [shelf.rows, shelf.values.flat, shelf.place, shelf.num, shelf.room]
+
+
+def _sizes(planes: Planes) -> dict[str, int]:
+    return {"ALIGN": planes.align, "ROWS": ROWS, "WIDTH": WIDTH, "num_warps": 8}
+
+
+def reaches(table: Planes, device: torch.device) -> bool:
     """Whether the kernels can read a page-locked table."""
-    out = torch.empty(1, table.shape[1], dtype=table.dtype, device=device)
     try:
-        gather(table, torch.zeros(1, dtype=torch.int64, device=device), out)
+        gather(table, torch.zeros(1, dtype=torch.int64, device=device), table.like(1, device))
     except (RuntimeError, ValueError):  # a driver, or a Triton, that does not take host memory
         return False
     return True

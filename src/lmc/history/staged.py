@@ -14,6 +14,8 @@ read stale, nothing travels that is here, and reading and writing never wait for
 The kernels reach page-locked host memory themselves (:mod:`lmc.history.shelf`). Pages of a file cannot be locked: there
 two threads of the host gather and write the rows.
 
+What is told to a GPU is told to it once for all PLANES, the tables that a step reads and writes at the same rows.
+
 Where the training device is the CPU there is nothing to overlap, and every verb acts at once.
 """
 
@@ -27,9 +29,11 @@ from torch import Tensor
 
 from lmc.graph import lock
 from lmc.history.base import Rows
-from lmc.history.cargo import Hall, Load, Parcel, Write, count, known, on_host
+from lmc.history.cargo import Hall, Load, Parcel, Write, known, on_host, same
 from lmc.history.device import write
+from lmc.history.hands import Hands
 from lmc.history.lanes import Lane, Ticket, mark, shared
+from lmc.history.planes import Planes, count
 from lmc.history.shelf import Shelf, gather, index_of, overlay, put, reaches, scatter
 
 
@@ -39,18 +43,24 @@ class StagedTable:
     A training step is bracketed by :meth:`arrive` and :meth:`leave`; outside of them a push acts at once.
 
     Args:
+        rows: one table, or the planes of several (:mod:`lmc.history.carried`), which travel together.
         behind: read ahead and write back as above; by default where the training device is a GPU.
     """
 
-    def __init__(self, rows: Tensor, device: torch.device, behind: bool | None = None, tier: str = "host") -> None:
+    def __init__(
+        self, rows: Tensor | Planes, device: torch.device, behind: bool | None = None, tier: str = "host"
+    ) -> None:
         self.tier = tier
-        self._rows = rows
+        self._rows = rows = Planes.over(rows.view(-1), rows.shape[1:], device) if isinstance(rows, Tensor) else rows
+        self._each = [Planes.over(mine.view(-1), mine.shape[1:], device) for mine in rows]
         self._device = device
         self._cuda = device.type == "cuda"
         self.stages = self._cuda if behind is None else behind
-        self._reach = tier != "disk" and (not self._cuda or (lock(rows, device, self) and reaches(rows, device)))
+        self._reach = tier != "disk" and (
+            not self._cuda or (lock(self._rows.flat, device, self) and reaches(self._rows, device))
+        )
         self._reading, self._writing = self._lanes()
-        self._here = torch.zeros(0 if self._reach or not self.stages else rows.shape[0], dtype=torch.bool)
+        self._hands = Hands(self._rows, device) if self.stages and not self._reach else None
         self.strays = False
         """Whether a step read or wrote in an order for which it had to wait; it cannot be recorded then."""
         self._inside = False
@@ -59,7 +69,7 @@ class StagedTable:
         self.log: list[Write] = []
         """What the step under way has pushed; a recording puts its own here when it is replayed."""
         self._parcels: list[Parcel] = []
-        self._last = self._behind = Ticket()
+        self._behind = Ticket()
         self._fixed = False
         self._in_place = False
         self._front = Hall(self._empty)
@@ -72,29 +82,30 @@ class StagedTable:
             return Lane(self._device), Lane(self._device, late=True)
         return shared(self._device, "reads"), shared(self._device, "writes")
 
+    @property
+    def num_planes(self) -> int:
+        return len(self._rows)
+
     # ---- the five verbs
 
-    def pull(self, rows: Rows) -> Tensor:
+    def pull(self, rows: Rows, plane: int = 0) -> Tensor:
         load = self._load
         piece = None if load is None else load.piece(rows)
-        if load is not None and piece is not None and self._untouched(piece):
+        if load is not None and piece is not None and self._untouched(piece, plane):
             self._deliver(load)
-            return load.of(piece)
+            return load.of(piece)[plane]
         self._settle()
         if not self._reach:
-            return self._gather(on_host(rows)).to(self._device, non_blocking=self._cuda)
+            return self._gather(on_host(rows), plane).to(self._device, non_blocking=self._cuda)
         if not self._cuda:
-            return self._gather(rows)
-        index = index_of(rows, self._device)
-        found = torch.empty(index.numel(), self._rows.shape[1], dtype=self._rows.dtype, device=self._device)
-        gather(self._rows, index, found)
-        return found
+            return self._gather(rows, plane)
+        return self._reached(rows, plane)
 
-    def push(self, rows: Rows, values: Tensor) -> None:
-        self._write(rows, values.detach(), adds=False)
+    def push(self, rows: Rows, values: Tensor, plane: int = 0) -> None:
+        self._write(rows, values.detach(), plane, adds=False)
 
-    def add(self, rows: Rows, values: Tensor) -> None:
-        self._write(rows, values.detach(), adds=True)
+    def add(self, rows: Rows, values: Tensor, plane: int = 0) -> None:
+        self._write(rows, values.detach(), plane, adds=True)
 
     def prefetch(self, *rows: Rows) -> None:
         if not self.stages:
@@ -108,36 +119,43 @@ class StagedTable:
         for parcel in self._parcels:
             if parcel.but is not None and parcel.gone is not None and parcel.but.place is load.shelf.place:
                 after.append(parcel.gone)  # it is being left out what was on this shelf
-        if near is not None and near.delivered is not None:
-            after.append(near.delivered)  # later than the last call, and than what the step before pushed
-        else:
-            after += [self._last] if older is None else [self._last, older.ready]
+        # later than the last call, and than what the step before pushed
+        after.append(near.delivered if near is not None and near.delivered is not None else mark(self._device))
         shelves = tuple(s for s in (older and older.shelf, near and near.shelf) if s)
         newest = self._parcels[-1].contents if self._parcels else []  # will be laid over them in any case
-        if self._reach:
+        if self._hands is None:
             skip = next((r for r in newest if isinstance(r, slice)), None)
             work = partial(self._fetch, load, shelves, skip)
         else:
             here = [*newest, *(older.contents if older else ()), *(near.asked if near else ())]
-            work = partial(self._fetch_by_hand, load, shelves, [on_host(r) for r in rows], [on_host(r) for r in here])
+            numbers = [on_host(r) for r in rows], [on_host(r) for r in here]
+            work = partial(self._hands.fetch, self._gather, load, shelves, *numbers)
         read = tuple(r for r in rows if isinstance(r, Tensor) and r.is_cuda)
         load.ticket = self._reading.do(work, tuple(after), read)
-        self._load, self._last = load, mark(self._device)
+        self._load = load
 
     @property
     def sent(self) -> bool:
         """Whether rows were sent for, and not dropped since: who writes from outside of a step settles everything."""
         return self._load is not None or not self.stages
 
-    def delivered(self, *rows: Rows) -> Tensor | None:
+    def _reached(self, rows: Rows, plane: int) -> Tensor:
+        """Rows that the GPU reads from the host's table."""
+        table = self._each[plane]
+        found = table.like(count(rows), self._device)
+        gather(table, index_of(rows, self._device), found)
+        return found[0]
+
+    def delivered(self, *rows: Rows, plane: int = 0) -> Tensor | None:
         """All that the step under way was sent, one after the other, where it is these rows and none was pushed yet.
 
         The step may work in it, if it pushes all it changes.
         """
         load = self._load
-        if not self._inside or load is None or self.log or len(rows) != len(load.asked):
+        pushed = any(plane in w.planes for w in self.log)
+        if not self._inside or load is None or load.view is None or pushed or len(rows) != len(load.asked):
             return None
-        return load.view if all(load.piece(r) == k for k, r in enumerate(rows)) else None
+        return load.view[plane] if all(load.piece(r) == k for k, r in enumerate(rows)) else None
 
     def expect(self, *rows: Rows) -> None:
         """These row numbers, just computed on the current stream, will be asked for or pushed to."""
@@ -147,12 +165,12 @@ class StagedTable:
                 if not self._reach:
                     on_host(r)
 
-    def data(self) -> Tensor:
+    def data(self, plane: int = 0) -> Tensor:
         # the caller may write into it, behind the back of what was sent for
         self._settle()
         if self._cuda:
             torch.cuda.synchronize(self._device)
-        return self._rows
+        return self._rows[plane]
 
     # ---- a step
 
@@ -169,19 +187,29 @@ class StagedTable:
         """The step is launched: send off what it pushed."""
         if not self.stages:
             return
+        if not self._whole:
+            self._settle()
         log, self.log, self._inside = self.log, [], False
         if log or self._parcels:
             self._pack(log)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the step pushed the same rows into every plane."""
+        return all(len(w.planes) == self.num_planes for w in self.log)
 
     def _deliver(self, load: Load, fixed: bool = False) -> None:
         shelf = load.shelf
         if load.delivered is None:
             load.ticket.wait()
-            load.view = self._front.room(load, shelf.num).copy_(shelf.filled) if fixed else shelf.filled
+            load.view = self._front.room(load, shelf.num) if fixed else shelf.filled
             if self._parcels:
-                overlay(load.view, shelf.rows[: shelf.num], self._parcels[-1].shelf)
+                rows = shelf.rows[: shelf.num]
+                overlay(load.view, rows, self._parcels[-1].shelf, source=shelf.filled if fixed else None)
+            elif fixed:
+                load.view.copy_(shelf.filled)
             load.delivered = mark(self._device)
-        elif fixed and load.view is not None and load.view.data_ptr() == shelf.values.data_ptr():
+        elif fixed and load.view is not None and load.view.flat is shelf.values.flat:
             load.view = self._front.room(load, shelf.num).copy_(load.view)
 
     def _pack(self, log: list[Write]) -> None:
@@ -196,10 +224,10 @@ class StagedTable:
             assert parcel.gone is not None
             parcel.gone.wait()
             self._behind = parcel.gone
-        if load is not None:
+        if load is not None and load.delivered is None:
             load.ticket.wait()  # it may still be read from
         num = sum(count(w.rows) for w in log)
-        if parcel is None or parcel.shelf.values.shape[0] < num:
+        if parcel is None or parcel.shelf.room < num:
             parcel = Parcel(self._shelf(num, None if parcel is None else parcel.shelf.place))
         parcel.shelf.num, parcel.gone, parcel.but = 0, None, None
         for w in log:
@@ -212,98 +240,84 @@ class StagedTable:
         if parcel.gone is not None:
             return
         mine = tuple(rows for rows in parcel.contents if isinstance(rows, Tensor) and rows.is_cuda)
-        if self._reach:
+        if self._hands is None:
             parcel.but = None if again is None else replace(again.shelf)
             work = partial(self._bring, parcel.shelf, parcel.contents, parcel.but)
         else:
-            work = partial(self._bring_by_hand, parcel.shelf, [on_host(rows) for rows in parcel.contents])
+            work = partial(self._hands.bring, self._change, parcel.shelf, [on_host(rows) for rows in parcel.contents])
         after = (parcel.ready,) if again is None else (parcel.ready, again.ticket)
         parcel.gone = self._writing.do(work, after, mine)
 
     def _bring(self, shelf: Shelf, contents: list[Rows], but: Shelf | None) -> None:
         start = 0
         for rows in contents:
-            scatter(shelf.values[start : start + count(rows)], rows, self._rows, but)
-            start += count(rows)
-
-    def _bring_by_hand(self, shelf: Shelf, contents: list[Rows]) -> None:
-        values = shelf.values[: shelf.num]
-        if self._cuda:
-            values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
-            torch.cuda.current_stream(self._device).synchronize()
-        start = 0
-        for rows in contents:
-            self._change(rows, values[start : start + count(rows)], adds=False)
+            scatter(shelf.values.rows(start, count(rows)), rows, self._rows, but)
             start += count(rows)
 
     def _fetch(self, load: Load, shelves: tuple[Shelf, ...], skip: slice | None) -> None:
         index = load.number()
         gather(self._rows, index, load.shelf.filled, shelves, load.shelf.place, skip)
 
-    def _fetch_by_hand(self, load: Load, shelves: tuple[Shelf, ...], asked: list[Rows], here: list[Rows]) -> None:
-        """The same with row numbers on the host, of those asked for and of those on the device."""
-        shelf, index = load.shelf, load.number()
-        shelf.place[index] = torch.arange(shelf.num, dtype=shelf.place.dtype, device=self._device)
-        rows = torch.cat([index_of(r, torch.device("cpu")) for r in asked])
-        for r in here:
-            self._here[r] = True
-        at = (~self._here[rows]).nonzero().squeeze(1)
-        for r in here:
-            self._here[r] = False
-        found = self._gather(rows[at])
-        if self._cuda:
-            at, found = at.pin_memory(), found.to(self._device, non_blocking=True)
-        shelf.filled.index_copy_(0, at.to(self._device, non_blocking=True), found)
-        for on in reversed(shelves):
-            overlay(shelf.filled, index, on)
-
     # ---- outside of a step, or in an order that a step has to wait for
 
-    def _write(self, rows: Rows, values: Tensor, adds: bool) -> None:
-        if self._inside and values.device.type == self._device.type:
-            load = self._load
-            piece = None if load is None else load.piece(rows)
-            if not adds:
-                self.log.append(Write(rows, self._kept(values), piece))
-                return
-            if load is not None and piece is not None and self._untouched(piece):
-                self._deliver(load)
-                self.log.append(Write(rows, self._kept(load.of(piece) + values), piece))
-                return
+    def _write(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
+        if self._inside and values.device.type == self._device.type and self._note(rows, values, plane, adds):
+            return
         self._settle()
+        self._write_now(rows, values, plane, adds)
+
+    def _note(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> bool:
+        """Write down what a step pushes, for :meth:`leave`; False where it cannot wait until then."""
+        load = self._load
+        piece = None if load is None else load.piece(rows)
+        sent = None
+        if load is not None and piece is not None:
+            self._deliver(load)
+            sent = load.of(piece)
+        if adds:
+            if sent is None or piece is None or not self._untouched(piece, plane):
+                return False
+            values = sent[plane] + values
+        in_place = sent is not None and values.untyped_storage().data_ptr() == sent.flat.untyped_storage().data_ptr()
+        noted = next((w for w in self.log if same(w.rows, rows)), None)
+        if noted is None:
+            noted = Write(rows, sent if sent is not None and in_place else self._room(values.shape[0]), piece, in_place)
+            self.log.append(noted)
+        if noted.in_place != in_place:
+            return False
+        if not in_place:  # what is pushed may be written over before it is packed; what was delivered is not
+            noted.values[plane].copy_(values)
+        self._in_place = self._in_place or in_place
+        noted.planes.add(plane)
+        return True
+
+    def _room(self, num: int) -> Planes:
+        """Where a step leaves ``num`` rows until they are packed."""
+        if not self._fixed or self._load is None:
+            return self._rows.like(num, self._device)
+        if len(self._counters) == len(self.log):
+            self._counters.append(Hall(self._empty))
+        return self._counters[len(self.log)].room(self._load, num)
+
+    def _write_now(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
         if self._reach and self._cuda and values.is_cuda:
-            if adds:
-                index, old = index_of(rows, self._device), torch.empty_like(values, dtype=self._rows.dtype)
-                gather(self._rows, index, old)
-                values = old + values
-            scatter(values.to(self._rows.dtype), rows, self._rows)
-            self._last = mark(self._device)
+            values = self._reached(rows, plane) + values if adds else values
+            table = self._each[plane]
+            scatter(table.holding(values.to(table.flat.dtype).reshape(-1)), rows, table)
             return
         if self._cuda:
             torch.cuda.synchronize(self._device)
-        self._change(on_host(rows), values.cpu(), adds)
+        self._change(on_host(rows), values.cpu(), plane, adds)
 
-    def _kept(self, values: Tensor) -> Tensor:
-        """A copy of what a step pushes, which may be written over before it is packed; what was delivered is not."""
-        view = None if self._load is None else self._load.view
-        if view is not None and values.untyped_storage().data_ptr() == view.untyped_storage().data_ptr():
-            self._in_place = True
-            return values
-        if not self._fixed or self._load is None:
-            return values.to(self._rows.dtype, copy=True)
-        if len(self._counters) == len(self.log):
-            self._counters.append(Hall(self._empty))
-        return self._counters[len(self.log)].room(self._load, values.shape[0]).copy_(values)
-
-    def _untouched(self, piece: int) -> bool:
+    def _untouched(self, piece: int, plane: int) -> bool:
         """Whether what was delivered of it is the newest there is: this step wrote other pieces alone."""
-        return all(w.piece is not None and w.piece != piece for w in self.log)
+        return all(w.piece is not None and w.piece != piece for w in self.log if plane in w.planes)
 
     def _settle(self) -> None:
         """Bring the rows up to every write: the current stream sees them, and, where they go by hand, the host."""
         self.strays = self.strays or self._inside
-        if self.log:
-            log, self.log = self.log, []
+        whole, log, self.log = self._whole, self.log, []
+        if log and whole:
             self._pack(log)
         for parcel in self._parcels:
             self._send(parcel)
@@ -312,21 +326,22 @@ class StagedTable:
         if self._load is not None:
             self._load.ticket.wait()
         self._load, self._parcels = None, []
-        self._last = mark(self._device)
+        for w in log if not whole else ():
+            for plane in w.planes:
+                self._write_now(w.rows, w.values[plane], plane, adds=False)
 
-    def _change(self, rows: Rows, values: Tensor, adds: bool) -> None:
+    def _change(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
         """Write into the rows themselves, on the host."""
-        write(self._rows, rows, values, adds)
+        write(self._rows[plane], rows, values, adds)
 
-    def _gather(self, rows: Rows) -> Tensor:
+    def _gather(self, rows: Rows, plane: int, into: Tensor | None = None) -> Tensor:
         """The rows, on the host; for a GPU a page-locked copy, since the copy to the device reads it later."""
-        if isinstance(rows, slice):
-            found = self._rows[rows]
-            return torch.empty_like(found, pin_memory=True).copy_(found) if self._cuda else found
-        if not self._cuda:
-            return self._rows.index_select(0, rows)
-        staging = torch.empty(rows.numel(), self._rows.shape[1], dtype=self._rows.dtype, pin_memory=True)
-        return torch.index_select(self._rows, 0, rows, out=staging)
+        mine = self._rows[plane]
+        if into is None and not self._cuda:
+            return mine[rows] if isinstance(rows, slice) else mine.index_select(0, rows)
+        if into is None:
+            into = torch.empty(count(rows), mine.shape[1], dtype=mine.dtype, pin_memory=True)
+        return into.copy_(mine[rows]) if isinstance(rows, slice) else torch.index_select(mine, 0, rows, out=into)
 
     # ---- memory on the device
 
@@ -350,7 +365,7 @@ class StagedTable:
         if self._load is not None:
             self._spare.append(self._load.shelf)
         num = sum(count(r) for r in rows)
-        fresh = shelf.values.shape[0] < num
+        fresh = shelf.room < num
         if fresh:
             if self._load is not None:
                 self._load.ticket.wait()  # it may still be read from
@@ -361,11 +376,10 @@ class StagedTable:
 
     def _shelf(self, num: int, place: Tensor | None = None) -> Shelf:
         if place is None:
-            place = torch.zeros(self._rows.shape[0], dtype=torch.int32, device=self._device)
+            place = torch.zeros(self._rows.room, dtype=torch.int32, device=self._device)
         values = self._empty(num)
-        return Shelf(torch.empty(values.shape[0], dtype=torch.int64, device=self._device), values, place)
+        return Shelf(torch.empty(values.room, dtype=torch.int64, device=self._device), values, place)
 
-    def _empty(self, num: int) -> Tensor:
+    def _empty(self, num: int) -> Planes:
         """Room for so many rows, and a few more: the next batch may be a little larger."""
-        shape = num + num // 8, self._rows.shape[1]
-        return torch.empty(shape, dtype=self._rows.dtype, device=self._device)
+        return self._rows.like(num + num // 8, self._device)

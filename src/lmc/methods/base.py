@@ -272,6 +272,11 @@ class Method(recurrent.Answers):
         """Tables that are added to, and so keep the parameters' type whatever that of the rows."""
         return frozenset()
 
+    @property
+    def bundles(self) -> tuple[frozenset[str], ...]:
+        """Tables that a step reads and writes at the same rows, by name, in every layer: they travel together."""
+        return ()
+
     def operators(self, problem: Problem, first_rows: int, P: Aggregation) -> Operators:
         """One operator per layer: P, after the precomputed first one where there is one."""
         rest = problem.model.num_layers - 1
@@ -343,6 +348,10 @@ class HistoryMethod(ClusterMethod):
     @property
     def tier(self) -> Store:
         return store(self.history)
+
+    @property
+    def bundles(self) -> tuple[frozenset[str], ...]:
+        return (frozenset({"H", "V"}),)
 
 
 def check_widths(graph: Graph, model: Model) -> None:

@@ -312,6 +312,11 @@ class CMC(HistoryMethod):
     def wide_tables(self) -> frozenset[str]:
         return frozenset(SUMMED)
 
+    @property
+    def bundles(self) -> tuple[frozenset[str], ...]:
+        """Rows are written at the core, sums at the halo, too."""
+        return frozenset(SUMMED.values()), frozenset(SUMMED)
+
     def reads(self, batch: Batch) -> tuple[Rows, ...]:
         return batch.rows, batch.halo
 

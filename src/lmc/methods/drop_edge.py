@@ -128,3 +128,7 @@ class DropEdge(Method):
     @property
     def wide_tables(self) -> frozenset[str]:
         return self.inner.wide_tables
+
+    @property
+    def bundles(self) -> tuple[frozenset[str], ...]:
+        return self.inner.bundles

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph import Batch
-from lmc.history import DeviceTable, StagedTable, Table
+from lmc.history import Carried, DeviceTable, StagedTable, Table
 
 try:
     import triton
@@ -138,9 +138,10 @@ def available(*tables: Table) -> bool:
 def delivered(batch: Batch, *tables: Table) -> tuple[Tensor, Tensor, Tensor] | None:
     """The rows and sums of ext that travelled here for this step, and their numbers among these, where the kernels can
     work on them."""
-    if triton is None or not batch.core.is_cuda or not all(isinstance(t, StagedTable) for t in tables):
+    travel = [t for t in tables if isinstance(t, StagedTable | Carried)]
+    if triton is None or not batch.core.is_cuda or len(travel) < len(tables):
         return None
-    found = [t.delivered(batch.rows, batch.halo) for t in tables if isinstance(t, StagedTable)]
+    found = [t.delivered(batch.rows, batch.halo) for t in travel]
     if found[0] is None or found[1] is None:
         return None
     return found[0], found[1], torch.arange(batch.num_core + batch.num_halo, device=batch.core.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Rows, StagedTable, Table, overwrite, together
+from lmc.history import Rows, Table, carriers, overwrite, tables_of, together
 from lmc.methods import recurrent
 from lmc.methods.ahead import Drawing, Lookahead
 from lmc.methods.capture import Recorder
@@ -20,7 +20,7 @@ from lmc.methods.problem import Problem
 from lmc.sampling import Clusters, derive
 
 if TYPE_CHECKING:
-    from lmc.methods.base import Layout, Method
+    from lmc.methods.base import Kept, Layout, Method
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,14 @@ class Run:
         self._sent_for: Batch | None = None
         settles = problem.model.recurrent
         kept = method.keeps_recurrent(problem) if settles else method.keeps(problem)
-        types = {name: problem.wide if name in method.wide_tables else problem.dtype for name in kept}
-        self.tables = {
-            name: {l: self.table(width, types[name]) for l, width in layers.items()} for name, layers in kept.items()
-        }
+        self.tables = self._make_tables(kept, () if settles else method.bundles)
         self.memo = {name: value.to(problem.device) for name, value in method.memo(problem, clusters).items()}
         if settles:
             self.memo |= recurrent.new_tally()  # counts of the host: a GPU would have to be waited for
         self.prepared = method.prepare(problem, seed)
         # rows that are solved for are asked for twice: what is written of them is not held back
-        travel = [] if settles else [*self.all_tables(), problem.stored]
-        self.travelling = [table for table in travel if isinstance(table, StagedTable)]
+        self._carriers = carriers(self.all_tables())
+        self.travelling = carriers([] if settles else [*self.all_tables(), problem.stored])
         """The tables whose rows travel ahead of a step and behind it."""
         # a solver reads its residual on the host, which a recording cannot; nor is another's code recorded unless it is
         # known, nor sparse features on their way or made dense
@@ -155,9 +152,9 @@ class Run:
         with together(self.problem.device):
             for table in self.travelling:
                 table.leave()
-        if self._source is not None:
-            self._source.step_ends()
-        self._look_ahead()
+            if self._source is not None:
+                self._source.step_ends()
+            self._look_ahead()
         for p, g in zip(self.parameters.values(), grads, strict=True):
             if p.grad is None:  # laid out as its parameter, which a fused optimiser expects
                 p.grad = torch.mul(g, batch.weight, out=torch.empty_like(p))
@@ -197,7 +194,7 @@ class Run:
         self._sent_for = batch
         rows, inputs = self._asks(batch)
         with together(self.problem.device):
-            for table in self.all_tables():
+            for table in self._carriers:
                 table.prefetch(*rows)
             if self.problem.stored is not None:
                 self.problem.stored.prefetch(inputs)
@@ -314,6 +311,22 @@ class Run:
         other.method, other.problem, other._fixed = method, problem, {}
         other.prepared = method.prepare(problem, self.seed)
         return other
+
+    def _make_tables(self, kept: Kept, bundles: tuple[frozenset[str], ...]) -> dict[str, dict[int, Table]]:
+        """The tables that a method keeps; those of a bundle, and of one type, travel together."""
+        problem, wide = self.problem, self.method.wide_tables
+        together: dict[object, list[tuple[str, int]]] = {}
+        for name, layers in kept.items():
+            bundle = next((names for names in bundles if name in names), None)
+            for l in layers:
+                together.setdefault((name in wide, bundle or (name, l)), []).append((name, l))
+        made: dict[tuple[str, int], Table] = {}
+        for members in together.values():
+            dtype = problem.wide if members[0][0] in wide else problem.dtype
+            widths = [kept[name][l] for name, l in members]
+            found = tables_of(self.method.tier, problem.graph.num_nodes, widths, dtype, problem.device)
+            made |= dict(zip(members, found, strict=True))
+        return {name: {l: made[name, l] for l in layers} for name, layers in kept.items()}
 
     def table(self, width: int, dtype: torch.dtype | None = None) -> Table:
         """A table of zeros on the method's tier, one row a node, by default of the rows' type."""

@@ -1,0 +1,77 @@
+"""What the host does for a table that the GPU cannot reach: rows are gathered into page-locked memory, and written from
+there, by two threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lmc.history.base import Rows
+from lmc.history.cargo import Load
+from lmc.history.planes import Planes, count
+from lmc.history.shelf import Shelf, index_of, overlay
+
+Take = Callable[[Rows, int, Tensor], Tensor]
+"""Reads rows of a plane into a tensor."""
+
+Change = Callable[[Rows, Tensor, int, bool], None]
+"""Writes rows of a plane."""
+
+HOST = torch.device("cpu")
+
+
+class Hands:
+    """The memory that the two threads work in; each uses its own."""
+
+    def __init__(self, rows: Planes, device: torch.device) -> None:
+        self._rows, self._device = rows, device
+        self._here = torch.zeros(rows.room, dtype=torch.bool)
+        self._coming = self._going = torch.empty(0, dtype=rows.flat.dtype)
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+
+    def fetch(self, take: Take, load: Load, shelves: tuple[Shelf, ...], asked: list[Rows], here: list[Rows]) -> None:
+        """Bring a load, given the row numbers on the host: of those asked for, and of those on the device."""
+        shelf, index = load.shelf, load.number()
+        shelf.place[index] = torch.arange(shelf.num, dtype=shelf.place.dtype, device=self._device)
+        rows = torch.cat([index_of(r, HOST) for r in asked])
+        for r in here:
+            self._here[r] = True
+        at = (~self._here[rows]).nonzero().squeeze(1)
+        for r in here:
+            self._here[r] = False
+        rows = rows[at]
+        if self._copied is not None:
+            self._copied.synchronize()  # the copy that read this memory last
+        self._coming, staging = self._room(self._coming, at.numel())
+        for plane, mine in enumerate(staging):
+            take(rows, plane, mine)
+        cuda = self._copied is not None
+        there = (at.pin_memory() if cuda else at).to(self._device, non_blocking=cuda)
+        found = staging.holding(staging.flat.to(self._device, non_blocking=cuda))
+        if self._copied is not None:
+            self._copied.record()
+        for mine, new in zip(shelf.filled, found, strict=True):
+            mine.index_copy_(0, there, new)
+        for on in reversed(shelves):
+            overlay(shelf.filled, index, on)
+
+    def bring(self, change: Change, shelf: Shelf, contents: list[Rows]) -> None:
+        """Write what is on a shelf into the table."""
+        self._going, staging = self._room(self._going, shelf.num)
+        staging.copy_(shelf.filled)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        start = 0
+        for rows in contents:
+            for plane, mine in enumerate(staging.rows(start, count(rows))):
+                change(rows, mine, plane, False)
+            start += count(rows)
+
+    def _room(self, memory: Tensor, num: int) -> tuple[Tensor, Planes]:
+        """Memory for so many rows on the host, larger than before where it has to be."""
+        size = num * sum(self._rows.widths)
+        if memory.numel() < size:
+            memory = torch.empty(size + size // 8, dtype=memory.dtype, pin_memory=self._copied is not None)
+        return memory, self._rows.holding(memory[:size])
