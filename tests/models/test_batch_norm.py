@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from helpers import chance
 from lmc.models import Pass
-from lmc.models.rows import BatchNorm
+from lmc.models.rows import SHIFT, STRETCH, BatchNorm
 
 N, CORE, WIDTH = 9, 5, 4
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
@@ -120,3 +120,56 @@ def test_a_single_core_row_takes_the_running_statistics() -> None:
     y = norm(x, Pass(num_core=1))
     assert torch.allclose(y[0], (x[0] - 0.5) / (4.0 + norm.eps) ** 0.5)
     assert torch.equal(norm.running_mean, before)
+
+
+def test_steady_statistics_near_the_running_ones_are_those() -> None:
+    """Where nothing is limited, y = (x - m) / S, for core and halo alike."""
+    bn, x = norm(), rows()
+    bn.running_var.copy_(x[:CORE].var(0, correction=0) * torch.tensor([1.1, 0.9, 1.2, 1.0]))
+    bn.running_mean.copy_(x[:CORE].mean(0) + 0.1 * bn.running_var.sqrt())
+    bn.num_batches_tracked.fill_(99)
+    got = bn(x, Pass(num_core=CORE, steady=True))
+    unit = (x - bn.running_mean) / (bn.running_var + bn.eps).sqrt()
+    torch.testing.assert_close(got, unit * bn.weight + bn.bias, **TOLERANCE)
+
+
+def test_steady_statistics_far_from_the_running_ones_are_corrected_in_part() -> None:
+    bn, x = norm(), rows()
+    bn.running_mean.fill_(50)
+    bn.running_var.fill_(1e4)
+    bn.num_batches_tracked.fill_(10**6)
+    got = bn(x, Pass(num_core=CORE, steady=True))
+    own = (x - x[:CORE].mean(0)) / (x[:CORE].var(0, correction=0) + bn.eps).sqrt()
+    torch.testing.assert_close(got, (own / STRETCH - SHIFT) * bn.weight + bn.bias, **TOLERANCE)
+
+
+def test_running_statistics_of_steady_batches_are_those_of_all_their_rows() -> None:
+    bn, halo = norm(), rows()[CORE:]
+    cores = [rows(seed=k)[:CORE] + k for k in range(4)]
+    for core in cores:
+        bn(torch.cat([core, halo]), Pass(num_core=CORE, steady=True))
+    every = torch.cat(cores)
+    torch.testing.assert_close(bn.running_mean, every.mean(0), **TOLERANCE)
+    torch.testing.assert_close(bn.running_var, every.var(0, correction=0), **TOLERANCE)
+
+
+def test_steady_gradients_are_those_of_batch_norm_times_a_constant_map() -> None:
+    bn, x, v = norm(), rows().requires_grad_(), rows(seed=1)
+    got = torch.autograd.grad(bn(x, Pass(num_core=CORE, steady=True)), [x, bn.weight, bn.bias], v)
+    mean, var = x[:CORE].detach().mean(0), x[:CORE].detach().var(0, correction=0)
+    scale = (bn.running_var + bn.eps).rsqrt()
+    r = ((var + bn.eps).sqrt() * scale).clamp(1 / STRETCH, STRETCH)
+    d = ((mean - bn.running_mean) * scale).clamp(-SHIFT, SHIFT)
+    plain = nn.BatchNorm1d(WIDTH, affine=False).double()
+    core = (plain(x[:CORE]) * r + d) * bn.weight + bn.bias
+    halo = ((x[CORE:] - mean) / (var + bn.eps).sqrt() * r + d) * bn.weight.detach() + bn.bias.detach()
+    want = torch.autograd.grad(torch.cat([core, halo]), [x, bn.weight, bn.bias], v)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, **TOLERANCE)
+
+
+def test_a_core_of_one_row_takes_the_running_statistics() -> None:
+    bn, x = norm(), rows()
+    want = ordinary().eval()(x)
+    torch.testing.assert_close(bn(x, Pass(num_core=1, steady=True)), want, **TOLERANCE)
+    torch.testing.assert_close(bn.running_mean, norm().running_mean, **TOLERANCE)

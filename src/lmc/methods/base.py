@@ -54,6 +54,8 @@ class Method(recurrent.Answers):
     draws_beside_steps: ClassVar[bool] = False
     """Whether a batch may be drawn while a step runs: its draw reads nothing that steps change."""
     pooled_statistics: ClassVar[bool] = False
+    steady_statistics: ClassVar[bool] = False
+    """What batch norm does (:class:`lmc.models.Pass`)."""
     trains_convolutional: ClassVar[bool] = True
     """Whether it trains models of several layers."""
     halo_teaches: ClassVar[bool] = False
@@ -144,6 +146,7 @@ class Method(recurrent.Answers):
         p = Pass(
             num_core=batch.num_core if batch.num_halo and not self.all_rows_teach else None,
             pooled=self.pooled_statistics,
+            steady=self.steady_statistics,
             dropout=dropout,
             generator=run.generator,
             halo_teaches=self.halo_teaches,

@@ -284,6 +284,7 @@ class CMC(HistoryMethod):
     step_rows: ClassVar[str] = "core and halo"
     facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART})
     accepts: ClassVar[str] = "linear aggregation"
+    steady_statistics: ClassVar[bool] = True
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)

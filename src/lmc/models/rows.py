@@ -46,6 +46,7 @@ class Pass:
     Args:
         num_core: leading rows that teach the parameters; None: all of them.
         pooled: batch statistics are taken over all rows together, not over core and halo apart.
+        steady: batch statistics are the core's, for the halo too, held near the running ones (:func:`renormalised`).
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: where the dropout masks come from; None: torch's own generator.
         halo_teaches: weights before a sum take their gradient from every row the sum reads: right where the adjoint of
@@ -57,6 +58,7 @@ class Pass:
 
     num_core: int | None = None
     pooled: bool = False
+    steady: bool = False
     dropout: bool = True
     generator: torch.Generator | None = None
     halo_teaches: bool = False
@@ -270,8 +272,49 @@ class LayerNorm(nn.Module):
         return _Affine.apply(unit, self.weight, self.bias, p.core_of(x.shape[0]))
 
 
+STRETCH, SHIFT = 1.2, 0.2
+"""How far the scale and the mean that a batch gives its rows are corrected (:func:`renormalised`)."""
+
+
+def renormalised(
+    x: Tensor,
+    num_core: int,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    share: float | Tensor,
+    eps: float,
+) -> Tensor:
+    """Batch norm whose rows mean the same in every batch, as far as that is known ("Batch Renormalization: Towards
+    Reducing Minibatch Dependence in Batch-Normalized Models", equation 1).
+
+    With the core's statistics mu, s and the running ones m, S, which take up a ``share`` of the former first,
+    y = ((x - mu) / s) r + d, where r = s / S and d = (mu - m) / S are constants to the gradient. Unlimited, this is
+    (x - m) / S. But running statistics lag behind parameters that move, so r is at most a factor ``STRETCH`` from 1
+    and d ``SHIFT`` from 0. Halo rows take the same map, its parameters frozen, with mu and s as constants.
+    """
+    c = num_core
+    if c == 1:  # one row has no statistics
+        r, d, own_mean, own_var = torch.ones_like(mean), torch.zeros_like(mean), mean, var
+    else:
+        own_var, own_mean = torch.var_mean(x[:c].detach().to(mean.dtype), 0, correction=0)
+        off = own_mean - mean
+        mean.add_(off * share)
+        var.add_((own_var - var + off.square() * (1 - share)) * share)
+        scale = (var + eps).rsqrt()
+        r = ((own_var + eps).sqrt() * scale).clamp(1 / STRETCH, STRETCH)
+        d = ((own_mean - mean) * scale).clamp(-SHIFT, SHIFT)
+    gain = torch.ones_like(r) if weight is None else weight
+    scaled, shifted = gain * r, torch.addcmul(torch.zeros_like(d) if bias is None else bias, gain, d)
+    stats = (None, None) if c > 1 else (own_mean, own_var)
+    core = F.batch_norm(x[:c], stats[0], stats[1], scaled, shifted, training=c > 1, eps=eps)
+    halo = F.batch_norm(x[c:], own_mean, own_var, scaled.detach(), shifted.detach(), eps=eps)
+    return torch.cat([core, halo])
+
+
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm with statistics of core rows for core rows, and of halo rows for halo rows.
+    """Batch norm with statistics of core rows for core rows, and of halo rows for halo rows (by default).
 
     Halo rows are normalised with the same affine parameters, frozen, and never touch the running statistics
     (docs/architecture.md). A single row has no statistics of its own: it takes the running ones.
@@ -286,6 +329,13 @@ class BatchNorm(nn.BatchNorm1d):
                 x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
             )
             return _Affine.apply(unit, self.weight, self.bias, core)
+        if p.steady:
+            mean, var, momentum = self.running_mean, self.running_var, self._count()
+            assert self.num_batches_tracked is not None
+            assert mean is not None
+            assert var is not None
+            share = self.num_batches_tracked.to(mean.dtype).reciprocal().clamp(min=momentum)  # first, plain averages
+            return renormalised(x, core, mean, var, self.weight, self.bias, share, self.eps)
         alone = x.shape[0] - core == 1
         halo = F.batch_norm(
             x[core:],

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from lmc.errors import ConfigError
 from lmc.models.dropout import dropout
-from lmc.models.rows import Pass, _Affine, _Linear, _Shift
+from lmc.models.rows import Pass, _Affine, _Linear, _Shift, renormalised
 
 Rule = Literal["split", "live", "frozen", "off"]
 """Rows core first; all rows teach the parameters; none does; not ours."""
@@ -220,6 +220,8 @@ class CoreRows(TorchFunctionMode):
         if self._p.pooled and training:
             unit = normed(x, None, None, keep=True)
             return unit if weight is None or bias is None else _Affine.apply(unit, weight, bias, self._c)
+        if self._p.steady and training and mean is not None and var is not None:
+            return renormalised(x, self._c, mean, var, weight, bias, momentum, eps)
         core = normed(x[: self._c], weight, bias, keep=True)
         return torch.cat([core, normed(x[self._c :], frozen_weight, frozen_bias, keep=False)])
 
