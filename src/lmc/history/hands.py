@@ -27,7 +27,8 @@ class Hands:
 
     def __init__(self, rows: Planes, device: torch.device) -> None:
         self._rows, self._device = rows, device
-        self._here = torch.zeros(rows.room, dtype=torch.bool)
+        self._seen = torch.zeros(rows.room, dtype=torch.int32)
+        self._fetches = 0
         self._coming = self._going = torch.empty(0, dtype=rows.flat.dtype)
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
@@ -35,27 +36,35 @@ class Hands:
         """Bring a load, given the row numbers on the host: of those asked for, and of those on the device."""
         shelf, index = load.shelf, load.number()
         shelf.place[index] = torch.arange(shelf.num, dtype=shelf.place.dtype, device=self._device)
-        rows = torch.cat([index_of(r, HOST) for r in asked])
-        for r in here:
-            self._here[r] = True
-        at = (~self._here[rows]).nonzero().squeeze(1)
-        for r in here:
-            self._here[r] = False
-        rows = rows[at]
-        if self._copied is not None:
-            self._copied.synchronize()  # the copy that read this memory last
-        self._coming, staging = self._room(self._coming, at.numel())
-        for plane, mine in enumerate(staging):
-            take(rows, plane, mine)
+        at, rows = self._missing(asked, here)
         cuda = self._copied is not None
         there = (at.pin_memory() if cuda else at).to(self._device, non_blocking=cuda)
-        found = staging.holding(staging.flat.to(self._device, non_blocking=cuda))
+        if self._copied is not None:
+            self._copied.synchronize()  # the copies that read this memory last
+        self._coming, staging = self._room(self._coming, at.numel())
+        for plane, (mine, passing) in enumerate(zip(shelf.filled, staging, strict=True)):
+            take(rows, plane, passing)
+            mine.index_copy_(0, there, passing.to(self._device, non_blocking=cuda))
         if self._copied is not None:
             self._copied.record()
-        for mine, new in zip(shelf.filled, found, strict=True):
-            mine.index_copy_(0, there, new)
         for on in reversed(shelves):
             overlay(shelf.filled, index, on)
+
+    def _missing(self, asked: list[Rows], here: list[Rows]) -> tuple[Tensor, Tensor]:
+        """Which of the rows asked for, one after the other, are not here, and their numbers."""
+        self._fetches += 1
+        for r in here:
+            if isinstance(r, slice):
+                self._seen[r] = self._fetches
+            else:
+                self._seen.index_fill_(0, r, self._fetches)
+        rows = (
+            asked[0]
+            if len(asked) == 1 and isinstance(asked[0], Tensor)
+            else torch.cat([index_of(r, HOST) for r in asked])
+        )
+        at = (self._seen.index_select(0, rows) != self._fetches).nonzero().squeeze(1)
+        return at, rows.index_select(0, at)
 
     def bring(self, change: Change, shelf: Shelf, contents: list[Rows]) -> None:
         """Write what is on a shelf into the table."""

@@ -157,10 +157,10 @@ class Lane:
 
 
 def _hand(name: str) -> ThreadPoolExecutor:
-    """A thread that works with a quarter of the cores: there are two of them, and the training loop."""
+    """A thread that works with every other core: there are two of them."""
     cores = torch.get_num_threads()
     hand = ThreadPoolExecutor(1, f"lmc-{name}")
-    hand.submit(torch.set_num_threads, max(1, cores // 4)).result()
+    hand.submit(torch.set_num_threads, max(1, cores // 2)).result()
     torch.set_num_threads(cores)  # which was set for this thread, and for all that are still to begin
     return hand
 

@@ -28,7 +28,9 @@ GRID = 48
 """Programs that read or write host memory: enough to fill the bus, few enough to leave the multiprocessors to the step
 that runs beside."""
 ROWS = 32
-"""Rows a program serves at a time."""
+"""Rows that such a program serves at a time."""
+NEAR_ROWS = 8
+"""Rows that a program serves which stays on the device: many small programs hide what each waits for."""
 WIDTH = 256
 """Numbers of a row it serves at a time."""
 
@@ -242,7 +244,7 @@ def overlay(out: Planes, rows: Tensor, shelf: Shelf, source: Planes | None = Non
     if not rows.numel():
         return
     args = (*_where(out), *_where(source or out), rows, *_whole(shelf), rows.numel(), out.columns, len(out))
-    _overlay[(triton.cdiv(rows.numel(), ROWS),)](*args, COPY=source is not None, **_sizes(out))
+    _overlay[(triton.cdiv(rows.numel(), NEAR_ROWS),)](*args, COPY=source is not None, **_sizes(out, NEAR_ROWS))
 
 
 def put(shelf: Shelf, rows: Rows, values: Planes) -> None:
@@ -260,7 +262,7 @@ def put(shelf: Shelf, rows: Rows, values: Planes) -> None:
     first, index = (rows.start, shelf.rows) if isinstance(rows, slice) else (0, rows.to(shelf.place.device))
     on = (shelf.rows, shelf.values.flat, shelf.place, shelf.room)
     args = (*_where(values), index, *on, first, offset, num, values.columns, len(values))
-    _put[(triton.cdiv(num, ROWS),)](*args, RUN=isinstance(rows, slice), **_sizes(values))
+    _put[(triton.cdiv(num, NEAR_ROWS),)](*args, RUN=isinstance(rows, slice), **_sizes(values, NEAR_ROWS))
 
 
 def scatter(values: Planes, rows: Rows, table: Planes, but: Shelf | None = None) -> None:
@@ -293,8 +295,8 @@ def _whole(shelf: Shelf) -> list[Any]:
     return [shelf.rows, shelf.values.flat, shelf.place, shelf.num, shelf.room]
 
 
-def _sizes(planes: Planes) -> dict[str, int]:
-    return {"ALIGN": planes.align, "ROWS": ROWS, "WIDTH": WIDTH, "num_warps": 8}
+def _sizes(planes: Planes, rows: int = ROWS) -> dict[str, int]:
+    return {"ALIGN": planes.align, "ROWS": rows, "WIDTH": WIDTH, "num_warps": rows // 4}
 
 
 def reaches(table: Planes, device: torch.device) -> bool:
