@@ -28,13 +28,22 @@ CPU = torch.device("cpu")
 Make = Callable[[], StagedTable]
 
 
-@pytest.fixture(params=["host", "disk", pytest.param("host-cuda", marks=pytest.mark.gpu),
-                        pytest.param("disk-cuda", marks=pytest.mark.gpu)])  # fmt: skip
+KINDS = ["host", "disk", *(pytest.param(f"{kind}-cuda", marks=pytest.mark.gpu) for kind in ("host", "disk", "hands"))]
+
+
+def make(kind: str, width: int | Sequence[int]) -> StagedTable:
+    """A table of a kind, for the CPU or a GPU; "hands": a file that is too large to stay mapped."""
+    kind, _, where = kind.partition("-")
+    on = torch.device(where or "cpu")
+    if kind == "host":
+        return HostTable(N, width, torch.float64, on, behind=True)
+    return DiskTable(N, width, torch.float64, on, behind=True, resident=1 if kind == "hands" else None)
+
+
+@pytest.fixture(params=KINDS)
 def table(request: pytest.FixtureRequest) -> StagedTable:
-    kind, _, where = request.param.partition("-")
-    cls = HostTable if kind == "host" else DiskTable
-    made: StagedTable = cls(N, WIDTH, torch.float64, torch.device(where or "cpu"), behind=True)
-    made.push(slice(0, N), start().to(where or "cpu"))
+    made = make(request.param, WIDTH)
+    made.push(slice(0, N), start().to(made._device))
     return made
 
 
@@ -185,17 +194,12 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tupl
 WIDTHS = (3, 5, 3)
 
 
-@pytest.mark.parametrize(
-    "kind", ["host", "disk", *(pytest.param(f"{k}-cuda", marks=pytest.mark.gpu) for k in ("host", "disk"))]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(12))
 def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> None:
     """Whether a step pushes into all of them, at the same rows and in place or not, or into some."""
-    g, (tier, _, where) = chance(seed), kind.partition("-")
-    on = torch.device(where or "cpu")
-    cls = HostTable if tier == "host" else DiskTable
-    carrier = cls(N, WIDTHS, torch.float64, on, behind=True)
-    tables = carried(carrier)
+    g, carrier = chance(seed), make(kind, WIDTHS)
+    on, tables = carrier._device, carried(carrier)
     want = [torch.randn(N, width, generator=g, dtype=torch.float64) for width in WIDTHS]
     for table, mine in zip(tables, want, strict=True):
         overwrite(table, mine)
@@ -249,16 +253,24 @@ def test_steps_that_push_into_all_planes_alike_can_be_recorded() -> None:
     assert carrier.strays
 
 
-def test_a_step_reads_at_a_fixed_place_where_it_is_recorded(table: StagedTable) -> None:
-    others = torch.tensor([0, 2])
-    seen = []
-    for rows in (HALO, others, HALO):
+def test_a_step_finds_its_rows_at_one_of_two_places(table: StagedTable) -> None:
+    others, places = torch.tensor([0, 2]), []
+    for rows in (HALO, others, HALO, others, others, HALO):
         table.prefetch(rows)
         table.arrive(fixed=True)
-        seen.append(table.pull(rows))
+        assert table.pull(rows).data_ptr() == table._load.view.flat.data_ptr()
+        places.append(table.place)
         table.leave()
-    assert seen[0].data_ptr() == seen[2].data_ptr()
+    assert len(set(places)) == 2
+    assert places[::2] == places[:1] * 3
     assert table.held[0] > 0
+
+
+@pytest.mark.gpu
+def test_a_file_that_fits_is_read_by_the_gpu_itself_where_the_system_lets_it() -> None:
+    made, by_hand = make("disk-cuda", WIDTH), make("hands-cuda", WIDTH)
+    assert not made._writes
+    assert not by_hand._reads
 
 
 @pytest.mark.parametrize("kind", [HostTable, DiskTable])
@@ -326,7 +338,7 @@ def filled(
 def test_the_kernels_are_the_reference(widths: tuple[int, ...], dtype: torch.dtype) -> None:
     n, cuda = 1000, torch.device("cuda")
     made = HostTable(n, widths, dtype, cuda)
-    assert made._reach, "page-locking failed"
+    assert made._writes, "page-locking failed"
     values = Planes.over(torch.randn(n * sum(widths), generator=chance(1)).to(dtype), widths)
     for k, plane in enumerate(values):
         made.push(slice(0, n), plane, k)

@@ -18,6 +18,8 @@ except ImportError:  # no GPU build of torch, no Triton
 
 BLOCK = 1024
 GRID = 64
+READ_ONLY = 8
+"""cudaHostRegisterReadOnly."""
 
 if triton is not None:
 
@@ -51,14 +53,15 @@ def pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, **own), dtype=dtype, count=count).view(shape)
 
 
-def lock(rows: Tensor, device: torch.device, owner: object) -> bool:
-    """Page-lock host memory while ``owner`` lives, so that the kernels can reach it; whether that went well."""
+def lock(rows: Tensor, device: torch.device, owner: object, read_only: bool = False) -> bool:
+    """Page-lock host memory while ``owner`` lives, so that the kernels can reach it, or but read it; whether that went
+    well."""
     if triton is None or device.type != "cuda" or not rows.numel() or not rows.is_contiguous():
         return False
     if rows.is_pinned():
         return True
     with torch.cuda.device(device):
-        failed = int(torch.cuda.cudart().cudaHostRegister(rows.data_ptr(), rows.nbytes, 0))
+        failed = int(torch.cuda.cudart().cudaHostRegister(rows.data_ptr(), rows.nbytes, READ_ONLY if read_only else 0))
         if failed:
             with contextlib.suppress(RuntimeError):  # the next launch would be blamed for it
                 torch.zeros(1, device=device)

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -46,7 +47,8 @@ class DiskTable(StagedTable):
         self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
         self._fits = size <= self._resident
         flat = torch.frombuffer(self._map, dtype=dtype, count=numbers) if numbers else torch.zeros(0, dtype=dtype)
-        super().__init__(Planes.over(flat, widths, device), device, behind, tier="disk")
+        lockable: Literal["read", "none"] = "read" if self._fits and device.type == "cuda" else "none"
+        super().__init__(Planes.over(flat, widths, device), device, behind, "disk", lockable)
 
     def _gather(self, rows: Rows, plane: int, into: Tensor | None = None) -> Tensor:
         found = super()._gather(rows, plane, into)

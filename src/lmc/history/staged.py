@@ -11,8 +11,8 @@ from the parcel of step k - 1 where that has them, else from the rows that step 
 which is up to date with step k - 2; the parcel of step k, not there yet, is laid over them on delivery. So nothing is
 read stale, nothing travels that is here, and reading and writing never wait for one another.
 
-The kernels reach page-locked host memory themselves (:mod:`lmc.history.shelf`). Pages of a file cannot be locked: there
-two threads of the host gather and write the rows.
+The kernels reach page-locked host memory themselves (:mod:`lmc.history.shelf`). Pages of a file can be locked to be
+read, if at all; where the kernels do not reach, two threads of the host gather and write (:mod:`lmc.history.hands`).
 
 What is told to a GPU is told to it once for all PLANES, the tables that a step reads and writes at the same rows.
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -45,10 +46,16 @@ class StagedTable:
     Args:
         rows: one table, or the planes of several (:mod:`lmc.history.carried`), which travel together.
         behind: read ahead and write back as above; by default where the training device is a GPU.
+        lockable: what may be locked: memory, or pages of a file ("read"), or none.
     """
 
     def __init__(
-        self, rows: Tensor | Planes, device: torch.device, behind: bool | None = None, tier: str = "host"
+        self,
+        rows: Tensor | Planes,
+        device: torch.device,
+        behind: bool | None = None,
+        tier: str = "host",
+        lockable: Literal["memory", "read", "none"] = "memory",
     ) -> None:
         self.tier = tier
         self._rows = rows = Planes.over(rows.view(-1), rows.shape[1:], device) if isinstance(rows, Tensor) else rows
@@ -56,31 +63,29 @@ class StagedTable:
         self._device = device
         self._cuda = device.type == "cuda"
         self.stages = self._cuda if behind is None else behind
-        self._reach = tier != "disk" and (
-            not self._cuda or (lock(self._rows.flat, device, self) and reaches(self._rows, device))
-        )
-        self._reading, self._writing = self._lanes()
-        self._hands = Hands(self._rows, device) if self.stages and not self._reach else None
+        locked = not self._cuda or (lockable != "none" and lock(self._rows.flat, device, self, lockable == "read"))
+        self._reads = lockable != "none" and locked and (not self._cuda or reaches(self._rows, device))
+        self._writes = self._reads and lockable == "memory"
+        self._hands = Hands(self._rows, device) if self.stages and not self._writes else None
+        self._reading, self._writing = self._lane("reads", self._reads), self._lane("writes", self._writes, late=True)
         self.strays = False
         """Whether a step read or wrote in an order for which it had to wait; it cannot be recorded then."""
         self._inside = False
         self._load: Load | None = None
         self._spare: list[Shelf] = []
+        self._most = 0
         self.log: list[Write] = []
         """What the step under way has pushed; a recording puts its own here when it is replayed."""
         self._parcels: list[Parcel] = []
         self._behind = Ticket()
         self._fixed = False
         self._in_place = False
-        self._front = Hall(self._empty)
         self._counters: list[Hall] = []
 
-    def _lanes(self) -> tuple[Lane, Lane]:
-        if not self._reach:
-            return Lane(self._device, hand="reads"), Lane(self._device, hand="writes", late=True)
-        if not self._cuda:
-            return Lane(self._device), Lane(self._device, late=True)
-        return shared(self._device, "reads"), shared(self._device, "writes")
+    def _lane(self, name: str, reached: bool, late: bool = False) -> Lane:
+        if reached and self._cuda:
+            return shared(self._device, name)
+        return Lane(self._device, hand=None if reached else name, late=late)
 
     @property
     def num_planes(self) -> int:
@@ -95,7 +100,7 @@ class StagedTable:
             self._deliver(load)
             return load.of(piece)[plane]
         self._settle()
-        if not self._reach:
+        if not self._reads:
             return self._gather(on_host(rows), plane).to(self._device, non_blocking=self._cuda)
         if not self._cuda:
             return self._gather(rows, plane)
@@ -112,7 +117,7 @@ class StagedTable:
             return
         before, older = self._load, self._parcels[0] if len(self._parcels) == 2 else None
         near = before if before is not None and before.delivered is not None else None
-        if before is not None and near is None and not self._reach:
+        if before is not None and near is None and not self._reads:
             before.ticket.finish()  # nobody waited for it, and its shelf is about to be used again
         load = self._new_load(rows)
         after = [load.ticket, self._behind, *(known(r) for r in rows if isinstance(r, Tensor))]
@@ -123,7 +128,7 @@ class StagedTable:
         after.append(near.delivered if near is not None and near.delivered is not None else mark(self._device))
         shelves = tuple(s for s in (older and older.shelf, near and near.shelf) if s)
         newest = self._parcels[-1].contents if self._parcels else []  # will be laid over them in any case
-        if self._hands is None:
+        if self._reads or self._hands is None:
             skip = next((r for r in newest if isinstance(r, slice)), None)
             work = partial(self._fetch, load, shelves, skip)
         else:
@@ -162,7 +167,7 @@ class StagedTable:
         for r in rows:
             if isinstance(r, Tensor):
                 known(r)
-                if not self._reach:
+                if self._hands is not None:
                     on_host(r)
 
     def data(self, plane: int = 0) -> Tensor:
@@ -175,13 +180,19 @@ class StagedTable:
     # ---- a step
 
     def arrive(self, fixed: bool) -> None:
-        """A step begins: deliver what was sent for. With ``fixed`` it finds and leaves its rows at the same places in
-        every epoch, so that it can be recorded."""
+        """A step begins: deliver what was sent for. With ``fixed`` it leaves its rows at the same place in every epoch
+        (and finds them at one of two, :attr:`place`), so that it can be recorded."""
         if not self.stages:
             return
         self._inside, self._fixed = True, fixed
         if self._load is not None:
-            self._deliver(self._load, fixed)
+            self._deliver(self._load)
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Where the step under way finds its rows."""
+        view = None if self._load is None else self._load.view
+        return None if view is None else (view.flat.data_ptr(), view.room)
 
     def leave(self) -> None:
         """The step is launched: send off what it pushed."""
@@ -198,25 +209,19 @@ class StagedTable:
         """Whether the step pushed the same rows into every plane."""
         return all(len(w.planes) == self.num_planes for w in self.log)
 
-    def _deliver(self, load: Load, fixed: bool = False) -> None:
-        shelf = load.shelf
+    def _deliver(self, load: Load) -> None:
         if load.delivered is None:
+            shelf = load.shelf
             load.ticket.wait()
-            load.view = self._front.room(load, shelf.num) if fixed else shelf.filled
             if self._parcels:
-                rows = shelf.rows[: shelf.num]
-                overlay(load.view, rows, self._parcels[-1].shelf, source=shelf.filled if fixed else None)
-            elif fixed:
-                load.view.copy_(shelf.filled)
-            load.delivered = mark(self._device)
-        elif fixed and load.view is not None and load.view.flat is shelf.values.flat:
-            load.view = self._front.room(load, shelf.num).copy_(load.view)
+                overlay(shelf.filled, shelf.rows[: shelf.num], self._parcels[-1].shelf)
+            load.view, load.delivered = shelf.filled, mark(self._device)
 
     def _pack(self, log: list[Write]) -> None:
         """Make a parcel of what a step pushed, and send off the one before."""
         load, pieces = self._load, {w.piece for w in log}
         # where all that came is pushed again, what the step before pushed of it need not be sent
-        again = load is not None and self._reach and all(k in pieces for k in range(len(load.asked)))
+        again = load is not None and self._writes and all(k in pieces for k in range(len(load.asked)))
         for before in self._parcels:
             self._send(before, load if again else None)
         parcel = self._parcels.pop(0) if len(self._parcels) == 2 else None
@@ -300,7 +305,7 @@ class StagedTable:
         return self._counters[len(self.log)].room(self._load, num)
 
     def _write_now(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
-        if self._reach and self._cuda and values.is_cuda:
+        if self._writes and self._cuda and values.is_cuda:
             values = self._reached(rows, plane) + values if adds else values
             table = self._each[plane]
             scatter(table.holding(values.to(table.flat.dtype).reshape(-1)), rows, table)
@@ -322,7 +327,7 @@ class StagedTable:
         for parcel in self._parcels:
             self._send(parcel)
             assert parcel.gone is not None
-            parcel.gone.wait() if self._reach else parcel.gone.finish()
+            parcel.gone.wait() if self._writes else parcel.gone.finish()
         if self._load is not None:
             self._load.ticket.wait()
         self._load, self._parcels = None, []
@@ -349,15 +354,13 @@ class StagedTable:
     def held(self) -> tuple[int, int]:
         """Bytes on the training device for rows on their way, and for knowing where they are."""
         shelves = [*self._spare, *(p.shelf for p in self._parcels), *([] if self._load is None else [self._load.shelf])]
-        halls = sum(hall.size for hall in (self._front, *self._counters))
+        halls = sum(hall.size for hall in self._counters)
         return sum(s.rows.nbytes + s.values.nbytes for s in shelves) + halls, sum(s.place.nbytes for s in shelves)
 
     @property
     def standing(self) -> int:
-        """Bytes more that steps at fixed places take: room for what they are sent, and for what they push, unless they
-        push what they were sent."""
-        sent = 0 if self._load is None else self._load.shelf.filled.nbytes
-        return sent + (0 if self._in_place or not self._parcels else self._parcels[-1].shelf.filled.nbytes)
+        """Bytes more that recorded steps take: where they leave what they push, unless they work in place."""
+        return 0 if self._in_place or not self._parcels else self._parcels[-1].shelf.filled.nbytes
 
     def _new_load(self, rows: tuple[Rows, ...]) -> Load:
         """Room for these rows, where those of the step before the one under way were."""
@@ -365,11 +368,12 @@ class StagedTable:
         if self._load is not None:
             self._spare.append(self._load.shelf)
         num = sum(count(r) for r in rows)
-        fresh = shelf.room < num
+        self._most = max(self._most, num)
+        fresh = shelf.room < self._most  # both shelves soon stay where they are
         if fresh:
             if self._load is not None:
                 self._load.ticket.wait()  # it may still be read from
-            shelf = self._shelf(num, shelf.place)
+            shelf = self._shelf(self._most, shelf.place)
         shelf.num = num
         # memory that the training stream gave back is the lane's when that stream has come so far
         return Load(rows, shelf, mark(self._device) if fresh else Ticket())

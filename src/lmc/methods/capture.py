@@ -40,7 +40,8 @@ class Recording:
 
 
 class Recorder:
-    """Records the step of every batch; their scratch memory is shared, since they never run at the same time.
+    """Records the step of every batch, for every place where it finds rows that travelled; scratch memory is shared,
+    since steps never run at the same time.
 
     Args:
         staged: the tables whose rows travel.
@@ -52,7 +53,7 @@ class Recorder:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
         self._seen: set[Batch] = set()
-        self._recorded: dict[Batch, Recording] = {}
+        self._recorded: dict[object, Recording] = {}
 
     def __call__(self, batch: Batch, step: Step) -> tuple[list[Tensor], Tensor]:
         """The step's results. The first visit runs it as it is (libraries make their handles then), the second
@@ -60,9 +61,10 @@ class Recorder:
         if batch not in self._seen or any(table.strays for table in self._staged):
             self._seen.add(batch)
             return step()
-        if batch not in self._recorded:
-            self._recorded[batch] = self._record(step)
-        recording = self._recorded[batch]
+        here = batch, *(table.place for table in self._staged)
+        if here not in self._recorded:
+            self._recorded[here] = self._record(step)
+        recording = self._recorded[here]
         recording.graph.replay()
         for table, log in zip(self._staged, recording.logs, strict=True):
             table.log = log
