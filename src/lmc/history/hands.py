@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmc.history.base import Rows
 from lmc.history.cargo import Load
+from lmc.history.lanes import mark
 from lmc.history.planes import Planes, count
 from lmc.history.shelf import Shelf, index_of, overlay
 
@@ -67,16 +68,18 @@ class Hands:
         return at, rows.index_select(0, at)
 
     def bring(self, change: Change, shelf: Shelf, contents: list[Rows]) -> None:
-        """Write what is on a shelf into the table."""
+        """Write what is on a shelf into the table: one plane while the next is still coming."""
         self._going, staging = self._room(self._going, shelf.num)
-        staging.copy_(shelf.filled)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        start = 0
-        for rows in contents:
-            for plane, mine in enumerate(staging.rows(start, count(rows))):
-                change(rows, mine, plane, False)
-            start += count(rows)
+        arrived = []
+        for mine, passing in zip(shelf.filled, staging, strict=True):
+            passing.copy_(mine, non_blocking=True)
+            arrived.append(mark(self._device))
+        for plane, (ticket, passing) in enumerate(zip(arrived, staging, strict=True)):
+            ticket.finish()
+            start = 0
+            for rows in contents:
+                change(rows, passing[start : start + count(rows)], plane, False)
+                start += count(rows)
 
     def _room(self, memory: Tensor, num: int) -> tuple[Tensor, Planes]:
         """Memory for so many rows on the host, larger than before where it has to be."""
