@@ -103,6 +103,42 @@ def bench_gradients(
         )
 
 
+def bench_accuracy(
+    dataset: o.Dataset = "arxiv-like",
+    config: Annotated[str, typer.Option("--config", help="parts/clusters.")] = "80/10",
+    lrs: Rates = "1e-3,3e-3,1e-2",
+    norm: Annotated[str, typer.Option("--norm", help="none, layer or batch, with its dropout.")] = "layer:0.5",
+    seeds: Seeds = 3,
+    epochs: Annotated[int, typer.Option("--epochs", help="Of every method but the full batch.")] = 40,
+    full_epochs: Annotated[int, typer.Option("--full-epochs", help="Of the full batch: one step each.")] = 400,
+    methods: Methods = "full,cluster,gas,lmc,cmc",
+    target: Annotated[
+        float | None, typer.Option("--target", help="Test accuracy to reach.", show_default="the full batch's")
+    ] = None,
+    layers: Layers = 3,
+    hidden: Hidden = 256,
+    device: Device = "auto",
+    run_dir: Folder = None,
+    limit: Limit = None,
+    summary_only: SummaryOnly = False,
+    data_dir: o.DataDir = None,
+    scale: o.Scale = None,
+) -> None:
+    """Epochs and seconds until a method is as accurate as the full batch, with the best learning rate for each.
+
+    Ctrl-C finishes the cell; the same command goes on from there.
+    """
+    with spoken_errors():
+        from lmc.cli.accuracy import AccuracyChoice, accuracy_command
+
+        accuracy_command(
+            DataChoice(dataset, data_dir, scale),
+            AccuracyChoice(config, lrs, norm, seeds, epochs, full_epochs, methods, target, limit, summary_only),
+            ModelChoice("gcn", hidden, layers),
+            RunChoice(device=device, run_dir=run_dir),
+        )
+
+
 Auto = Annotated[
     str,
     typer.Argument(help="A name or path; auto: arxiv-like on a GPU, arxiv-like@0.1 on a CPU.", show_default="auto"),
@@ -268,6 +304,7 @@ def bench_scale(
 BENCHES: dict[str, Callable[..., None]] = {
     "grid": bench_grid,
     "gradients": bench_gradients,
+    "accuracy": bench_accuracy,
     "speed": bench_speed,
     "memory": bench_memory,
     "scale": bench_scale,

@@ -67,7 +67,10 @@ def grid_command(data: DataChoice, choice: GridChoice, model: ModelChoice, where
         return
     device, configs, choices = check_device(where.device), _configs(choice), choices_of(choice.methods)
     methods = {config: methods_in(config, choices) for config in configs}
-    norms, lrs = parse_list(choice.norms, "--norms", _norm), parse_list(choice.lrs, "--lrs", positive("--lrs"))
+    norms, lrs = (
+        parse_list(choice.norms, "--norms", norm_and_dropout),
+        parse_list(choice.lrs, "--lrs", positive("--lrs")),
+    )
     cells = grid_cells(configs, norms, lrs, [c.label for c in choices], whole("--seeds", str(choice.seeds)))
     graph = load_graph(data)
     layers = model.layers or 3
@@ -108,7 +111,8 @@ def _configs(choice: GridChoice) -> dict[str, int]:
     return dict(zip(names, epochs * len(names) if len(epochs) == 1 else epochs, strict=True))
 
 
-def _norm(text: str) -> tuple[str, float]:
+def norm_and_dropout(text: str) -> tuple[str, float]:
+    """ "batch:0.5" -> ("batch", 0.5)."""
     name, mark, rate = text.partition(":")
     try:
         dropout = float(rate) if mark else 0.0
