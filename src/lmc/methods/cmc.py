@@ -326,7 +326,7 @@ class CMC(HistoryMethod):
         if l not in run.tables["T"]:
             return P
         assert isinstance(P, Aggregation)
-        # a batch norm holds every column where it is, and gives halo rows statistics that are no measure of drift
+        # a batch norm holds every column where it is
         return Completion(run, batch, l, keep, P, not normalised_by_batch(run.problem.model))
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:

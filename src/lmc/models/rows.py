@@ -317,7 +317,7 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch norm with statistics of core rows for core rows, and of halo rows for halo rows (by default).
 
     Halo rows are normalised with the same affine parameters, frozen, and never touch the running statistics
-    (docs/architecture.md). A single row has no statistics of its own: it takes the running ones.
+    (docs/bring-your-own-model.md). A single row has no statistics of its own: it takes the running ones.
     """
 
     def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # noqa: B008

@@ -14,7 +14,7 @@ Point = tuple[float, float, float]
 """Mean, lowest and highest."""
 
 _MARKERS = "osD^vP*X<>"
-_CEILING = 3.0
+_CEILING = 1.3
 """Panels end here: one method that fails must not flatten all others into a line."""
 
 
