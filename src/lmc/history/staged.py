@@ -283,7 +283,7 @@ class StagedTable:
             if sent is None or piece is None or not self._untouched(piece, plane):
                 return False
             values = sent[plane] + values
-        in_place = sent is not None and values.untyped_storage().data_ptr() == sent.flat.untyped_storage().data_ptr()
+        in_place = sent is not None and values.data_ptr() == sent[plane].data_ptr()
         noted = next((w for w in self.log if same(w.rows, rows)), None)
         if noted is None:
             noted = Write(rows, sent if sent is not None and in_place else self._room(values.shape[0]), piece, in_place)
