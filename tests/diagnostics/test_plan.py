@@ -15,7 +15,7 @@ from lmc.diagnostics.plan import ROOM, Division
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
 from lmc.history import HostTable
-from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv
+from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, Placement
 from lmc.models import GCN, SAGE, Model
 
 
@@ -33,7 +33,7 @@ def model_for(g: lmc.Graph, width: int = 128) -> Model:
     return GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=0.5, norm="batch")
 
 
-SETTINGS = {"device": ("device", "device", True), "disk": ("disk", "disk", False)}
+SETTINGS = {"device": Placement(), "disk": Placement(features="disk", keep_batches=False)}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -41,11 +41,11 @@ SETTINGS = {"device": ("device", "device", True), "disk": ("disk", "disk", False
 def test_a_plan_is_within_15_percent_of_what_is_measured(
     division: Division, cls: type[HistoryMethod], setting: str
 ) -> None:
-    history, features, keep = SETTINGS[setting]
-    g, method = division.graph, cls(20, 4, history=history)
+    placement = SETTINGS[setting]
+    g, method = division.graph, cls(20, 4, history=setting)
     model = model_for(g)
-    found = plan(division, model, method, "cpu", features, keep)
-    run = method.bind(g, model, division.parts, features=features, keep_batches=keep)
+    found = plan(division, model, method, "cpu", placement)
+    run = method.bind(g, model, division.parts, **vars(placement))
     batches = list(run.batches())
     for batch in batches:
         run.accumulate(batch)
@@ -54,19 +54,19 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
     assert (found.batch.core, found.batch.halo) == (largest.num_core, largest.num_halo)
 
     def step() -> None:
-        run.accumulate(largest if keep else run.make_batch(largest.rows, largest.weight))
+        run.accumulate(largest if placement.keep_batches else run.make_batch(largest.rows, largest.weight))
 
     assert found.step == pytest.approx(peak_bytes(step, run.problem.device), rel=0.15)
     sizes = {item.name: item.size for item in found.items}
     measured = memory(run, largest)
     tables = sum(size for name, size in sizes.items() if name.startswith("history"))
-    stored = sizes["P X"] if features == "disk" else 0
-    assert measured.tiers == {history: tables + stored}
-    kept_here = sizes["structure"] + (0 if features == "disk" else sizes["P X"])
+    stored = sizes["P X"] if setting == "disk" else 0
+    assert measured.tiers == {setting: tables + stored}
+    kept_here = sizes["structure"] + (0 if setting == "disk" else sizes["P X"])
     assert kept_here == pytest.approx(measured.graph, rel=0.15)
     assert sizes["parameters and optimiser"] == pytest.approx(3 * measured.parameters, rel=0.01)
-    assert ("batches" in sizes) == keep
-    if keep:
+    assert ("batches" in sizes) == placement.keep_batches
+    if placement.keep_batches:
         assert sizes["batches"] == pytest.approx(sum(held(b) for b in batches), rel=0.15)
 
 
@@ -74,7 +74,7 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
 def test_a_plan_of_bfloat16_rows_is_as_near(division: Division, cls: type[HistoryMethod]) -> None:
     g, method = division.graph, cls(20, 4)
     model = model_for(g)
-    found = plan(division, model, method, precision="bfloat16")
+    found = plan(division, model, method, placement=Placement(precision="bfloat16"))
     run = method.bind(g, model, division.parts, precision="bfloat16")
     batches = list(run.batches())
     for batch in batches:
@@ -103,7 +103,8 @@ def test_a_plan_sees_two_matrices_where_the_transpose_is_another(division: Divis
 
 def test_a_plan_knows_that_edges_stay_on_the_host(division: Division) -> None:
     g = division.graph
-    here, there = (plan(division, model_for(g), LMC4Conv(20, 4), structure=where) for where in ("device", "host"))
+    placements = (Placement(structure=where) for where in ("device", "host"))
+    here, there = (plan(division, model_for(g), LMC4Conv(20, 4), placement=p) for p in placements)
     edges = {item.name: item.size for item in there.items if item.tier == "host"}["structure"]
     assert edges == pytest.approx(12 * (g.adj.nnz + g.num_nodes), rel=0.01)
     assert there.tier("device") == here.tier("device") - edges

@@ -14,7 +14,7 @@ from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan,
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.history import free_memory
-from lmc.methods import ClusterMethod, Method
+from lmc.methods import ClusterMethod, Method, Placement
 from lmc.methods.run import check_device
 from lmc.models import Model
 
@@ -31,6 +31,11 @@ def parse_memory(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
+def placement_of(where: RunChoice) -> Placement:
+    """What stays on the device, as the options say."""
+    return Placement(where.features, not where.rebuild_batches, where.precision, where.structure)
+
+
 def planned(
     out: Console, graph: Graph, model: Model, method: Method, where: RunChoice, choice: PlanChoice
 ) -> tuple[Method, torch.Tensor | None]:
@@ -44,24 +49,23 @@ def planned(
     if not asked and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
         return method, None
     division = divide(graph, method, where.seed)
-    keep = not where.rebuild_batches
+    placement = placement_of(where)
     if choice.clusters_auto:
         if not isinstance(method, ClusterMethod):
             raise ConfigError(
                 f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc"
             )
         within = limit or free_memory(device)
-        settings = (where.features, keep, where.precision, where.structure)
-        c = largest_clusters(division, model, method, within, device, *settings)
+        c = largest_clusters(division, model, method, within, device, placement)
         if c is None:
-            _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), where, device, within)
+            _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), device, placement, within)
         method = dataclasses.replace(method, clusters_per_batch=c)
-    found = plan(division, model, method, device, where.features, keep, where.precision, where.structure)
+    found = plan(division, model, method, device, placement)
     if choice.dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:
-        _refuse(division, model, method, where, device, limit, found)
+        _refuse(division, model, method, device, placement, limit, found)
     return method, division.parts
 
 
@@ -103,18 +107,16 @@ def _refuse(
     division: Division,
     model: Model,
     method: Method,
-    where: RunChoice,
     device: torch.device,
+    placement: Placement,
     limit: int,
     found: Plan | None = None,
 ) -> None:
-    keep = not where.rebuild_batches
-    settings = (where.features, keep, where.precision, where.structure)
-    found = found or plan(division, model, method, device, *settings)
+    found = found or plan(division, model, method, device, placement)
     if not isinstance(method, ClusterMethod):
         advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
         raise ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
-    better = remedy(division, model, method, limit, device, *settings)
+    better = remedy(division, model, method, limit, device, placement)
     advice = (
         "no option of this method makes it fit: use more parts, a narrower model or more memory"
         if better is None

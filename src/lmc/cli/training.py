@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, PlanChoice, RunChoice
-from lmc.cli.planning import planned
+from lmc.cli.planning import placement_of, planned
 from lmc.cli.speech import console, facts, file_name, percent, seconds
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
 from lmc.partition import quality
@@ -38,17 +38,7 @@ def train_command(
     built, parts = planned(out, graph, network, build_method(method), where, plan)
     if plan.dry_run:
         return
-    run = built.bind(
-        graph,
-        network,
-        parts,
-        device=where.device,
-        seed=where.seed,
-        features=where.features,
-        keep_batches=not where.rebuild_batches,
-        precision=where.precision,
-        structure=where.structure,
-    )
+    run = built.bind(graph, network, parts, where.device, where.seed, **vars(placement_of(where)))
     del graph  # the run has its own, in another order and perhaps elsewhere
     label = file_name(f"{run.graph.name}-{method.name}-{model.name}-s{where.seed}")
     run_dir = where.run_dir or Path("runs") / label
