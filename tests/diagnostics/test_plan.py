@@ -11,12 +11,12 @@ import torch
 
 import lmc
 from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, remedy
-from lmc.diagnostics.plan import ROOM, Division
+from lmc.diagnostics.plan import ROOM, Division, changes
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
 from lmc.history import HostTable
-from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, Placement
-from lmc.models import GCN, SAGE, Model
+from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec, Placement
+from lmc.models import GCN, SAGE, Model, RecGCN
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +185,44 @@ def test_a_run_that_does_not_fit_is_told_the_gentlest_option_that_makes_it(divis
     assert tight.options[:3] == ("--history disk", "--features disk", "--rebuild-batches")
     assert tight.plan.device <= 0.6 * tables
     assert remedy(division, model, method, 10**6) is None
+
+
+ALL = "--history disk --features disk"
+CHANGES = {
+    "cpu": ["--history disk", "--rebuild-batches", "--features disk", ALL, f"{ALL} --rebuild-batches"],
+    "cuda": [
+        "--history host",
+        "--history disk",
+        "--rebuild-batches",
+        "--features host",
+        "--features disk",
+        "--structure host",
+        ALL,
+        f"{ALL} --rebuild-batches",
+        f"{ALL} --rebuild-batches --structure host",
+    ],
+}
+
+
+@pytest.mark.parametrize("device", CHANGES)
+def test_options_are_tried_from_the_gentlest_on(division: Division, device: str) -> None:
+    tried = list(changes(division, model_for(division.graph), CMC(20, 4), torch.device(device), Placement()))
+    words = [" ".join(options) for _, _, options in tried]
+    last = CHANGES[device][-1]
+    assert words == [*CHANGES[device], f"{last} --clusters 2", f"{last} --clusters 1"]
+    for method, placement, options in tried:
+        said = dict(option.removeprefix("--").partition(" ")[::2] for option in options)
+        history, features, structure = (said.get(name, "device") for name in ("history", "features", "structure"))
+        wanted = Placement(features, "rebuild-batches" not in said, structure=structure)
+        assert (method.history, placement) == (history, wanted)
+
+
+def test_edges_are_not_sent_where_they_are_already_nor_where_all_of_them_are_read(division: Division) -> None:
+    g, gpu = division.graph, torch.device("cuda")
+    there = changes(division, model_for(g), CMC(20, 4), gpu, Placement(structure="host"))
+    settling = changes(division, RecGCN(g.num_features, 8, g.num_classes), LMC4Rec(20, 4), gpu, Placement())
+    for tried in (there, settling):
+        assert not any("--structure host" in options for _, _, options in tried)
 
 
 def test_the_largest_batch_that_fits_is_found(division: Division) -> None:

@@ -176,27 +176,31 @@ def remedy(
     placement: Placement = ON_DEVICE,
 ) -> Remedy | None:
     """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
-    for changed, where, options in _changes(division, method, torch.device(device), placement):
+    for changed, where, options in changes(division, model, method, torch.device(device), placement):
         found = plan(division, model, changed, device, where)
         if found.device <= ROOM * limit:
             return Remedy(changed, where, options, found)
     return None
 
 
-def _changes(
-    division: Division, method: ClusterMethod, device: torch.device, placement: Placement
+def changes(
+    division: Division, model: Model, method: ClusterMethod, device: torch.device, placement: Placement
 ) -> Iterator[tuple[ClusterMethod, Placement, tuple[str, ...]]]:
-    """Single changes from the cheapest on, then all of them at once, then smaller and smaller batches."""
+    """Single changes from the cheapest on, then one after the other all of them, then smaller and smaller batches: with
+    each the options that name it."""
     tiers = ["disk"] if device.type == "cpu" else ["host", "disk"]
     keeps = isinstance(method, HistoryMethod)
     sparse = isinstance(division.graph.x, CSR)
     away = [tier for tier in tiers if not (sparse and tier == "disk")]
+    far = device.type != "cpu" and placement.structure == "device" and method.reads_batches_alone(model)
     for tier in tiers if keeps else ():
         yield _at(method, tier), placement, (f"--history {tier}",)
     if placement.keep_batches:
         yield method, dataclasses.replace(placement, keep_batches=False), ("--rebuild-batches",)
     for tier in away:
         yield method, dataclasses.replace(placement, features=tier), (f"--features {tier}",)
+    if far:
+        yield method, dataclasses.replace(placement, structure="host"), ("--structure host",)
     options: tuple[str, ...] = ()
     if keeps:
         method, options = _at(method, tiers[-1]), (f"--history {tiers[-1]}",)
@@ -205,6 +209,9 @@ def _changes(
     yield method, placement, options
     placement, options = dataclasses.replace(placement, keep_batches=False), (*options, "--rebuild-batches")
     yield method, placement, options
+    if far:  # behind rebuilt batches: kept ones hold most of the edges again
+        placement, options = dataclasses.replace(placement, structure="host"), (*options, "--structure host")
+        yield method, placement, options
     c = division.clusters(method).per_batch // 2
     while c >= 1:
         yield dataclasses.replace(method, clusters_per_batch=c), placement, (*options, f"--clusters {c}")
