@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from rich.console import Console
@@ -38,16 +40,16 @@ def placement_of(where: RunChoice) -> Placement:
 
 def planned(
     out: Console, graph: Graph, model: Model, method: Method, where: RunChoice, choice: PlanChoice
-) -> tuple[Method, torch.Tensor | None]:
-    """The method, with the batches that fit where these are to be found, and its parts where they are known; a run that
-    does not fit is refused."""
+) -> tuple[Method, torch.Tensor | None, Plan | None]:
+    """The method, with the batches that fit where these are to be found, and its parts and plan where these are known;
+    a run that does not fit is refused."""
     device = check_device(where.device)
     limit = parse_memory(choice.memory) if choice.memory else None
     if limit is None and device.type == "cuda":
         limit = free_memory(device)
     asked = choice.dry_run or choice.clusters_auto or choice.memory is not None
     if not asked and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
-        return method, None
+        return method, None, None
     division = divide(graph, method, where.seed)
     placement = placement_of(where)
     if choice.clusters_auto:
@@ -66,7 +68,29 @@ def planned(
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:
         _refuse(division, model, method, device, placement, limit, found)
-    return method, division.parts
+    return method, division.parts, found
+
+
+@contextmanager
+def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Iterator[None]:
+    """Training within ``--memory``: on a GPU torch gives cached memory back before it reserves more than that."""
+    if memory is None or found is None or device.type != "cuda":
+        yield
+        return
+    limit, total = parse_memory(memory), torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()  # planning may have left more
+    # torch takes an index here, or None for the current device, and no "cuda" without one
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.index)
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"expected a run within {size(limit)} (got a plan of {size(found.device)}, and more was needed): binding, "
+            "evaluation and gaps between pieces of memory take room beside a step; raise --memory, lower --clusters or "
+            "keep less on the device (--history host, --features host, --rebuild-batches, --structure host)"
+        ) from error
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.index)
 
 
 def plan_table(found: Plan) -> Table:
