@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from lmc.cli.planning import parse_memory
+from lmc.cli.planning import held_to, parse_memory
+from lmc.diagnostics import Plan
+from lmc.diagnostics.probe import BatchSize
+from lmc.errors import ConfigError
 
 Invoke = Callable[..., tuple[int, str]]
 
@@ -76,3 +80,50 @@ def test_other_amounts_of_memory_are_refused(invoke: Invoke, text: str) -> None:
     code, said = invoke("train", *SMALL, "--memory", text)
     assert code == 2
     assert "such as 4GB" in said
+
+
+PLAN = Plan((), 10**9, BatchSize(1, 0, 0, 0, 0), 1, on_host=False)
+
+
+def test_out_of_memory_within_a_limit_is_one_line_and_the_limit_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        total_memory = 8 * 10**9
+
+    shares = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: shares.append(share))
+    with (
+        pytest.raises(ConfigError, match=r"within 2\.00 GB \(got a plan of 1\.00 GB, and more was needed\).* --memory"),
+        held_to("2GB", torch.device("cuda"), PLAN),
+    ):
+        raise torch.OutOfMemoryError
+    assert shares == [0.25, 1.0]
+    with held_to("9GB", torch.device("cuda"), PLAN):
+        assert shares[2:] == [1.0]
+    del shares[:]
+    with pytest.raises(torch.OutOfMemoryError), held_to(None, torch.device("cuda"), None):
+        raise torch.OutOfMemoryError
+    with held_to("2GB", torch.device("cpu"), PLAN):
+        assert shares == []
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_cached_memory_back_within_a_limit_and_no_more_is_given() -> None:
+    limit, device = 2 * 10**9, torch.device("cuda")
+    with held_to("2GB", device, PLAN):
+        for tenths in range(1, 8):  # each too large for what those before left: 5.6 GB in all
+            torch.empty(limit // 10 * tenths, dtype=torch.int8, device=device)
+            assert torch.cuda.memory_reserved() <= limit
+    with pytest.raises(ConfigError, match="more was needed"), held_to("2GB", device, PLAN):
+        torch.empty(2 * limit, dtype=torch.int8, device=device)
+    torch.empty(2 * limit, dtype=torch.int8, device=device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("away", [(), ("--history", "host", "--features", "host", "--rebuild-batches")])
+def test_training_on_a_gpu_stays_within_a_limit(invoke: Invoke, away: tuple[str, ...]) -> None:
+    torch.empty(3 * 10**9, dtype=torch.int8, device="cuda")  # cached, and more than the limit
+    few = ("--epochs", "4", "--device", "cuda")
+    code, said = invoke("train", *SMALL, "--clusters", "2", *few, *away, "--memory", "2GB", "--run-dir", "r")
+    assert code == 0, said
+    assert torch.cuda.memory_reserved() <= 2 * 10**9

@@ -11,12 +11,12 @@ import torch
 
 import lmc
 from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, remedy
-from lmc.diagnostics.plan import ROOM, Division
+from lmc.diagnostics.plan import ROOM, Division, changes
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
 from lmc.history import HostTable
-from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv
-from lmc.models import GCN, SAGE, Model
+from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec, Placement
+from lmc.models import GCN, SAGE, Model, RecGCN
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def model_for(g: lmc.Graph, width: int = 128) -> Model:
     return GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=0.5, norm="batch")
 
 
-SETTINGS = {"device": ("device", "device", True), "disk": ("disk", "disk", False)}
+SETTINGS = {"device": Placement(), "disk": Placement(features="disk", keep_batches=False)}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -41,11 +41,11 @@ SETTINGS = {"device": ("device", "device", True), "disk": ("disk", "disk", False
 def test_a_plan_is_within_15_percent_of_what_is_measured(
     division: Division, cls: type[HistoryMethod], setting: str
 ) -> None:
-    history, features, keep = SETTINGS[setting]
-    g, method = division.graph, cls(20, 4, history=history)
+    placement = SETTINGS[setting]
+    g, method = division.graph, cls(20, 4, history=setting)
     model = model_for(g)
-    found = plan(division, model, method, "cpu", features, keep)
-    run = method.bind(g, model, division.parts, features=features, keep_batches=keep)
+    found = plan(division, model, method, "cpu", placement)
+    run = method.bind(g, model, division.parts, **vars(placement))
     batches = list(run.batches())
     for batch in batches:
         run.accumulate(batch)
@@ -54,19 +54,19 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
     assert (found.batch.core, found.batch.halo) == (largest.num_core, largest.num_halo)
 
     def step() -> None:
-        run.accumulate(largest if keep else run.make_batch(largest.rows, largest.weight))
+        run.accumulate(largest if placement.keep_batches else run.make_batch(largest.rows, largest.weight))
 
     assert found.step == pytest.approx(peak_bytes(step, run.problem.device), rel=0.15)
     sizes = {item.name: item.size for item in found.items}
     measured = memory(run, largest)
     tables = sum(size for name, size in sizes.items() if name.startswith("history"))
-    stored = sizes["P X"] if features == "disk" else 0
-    assert measured.tiers == {history: tables + stored}
-    kept_here = sizes["structure"] + (0 if features == "disk" else sizes["P X"])
+    stored = sizes["P X"] if setting == "disk" else 0
+    assert measured.tiers == {setting: tables + stored}
+    kept_here = sizes["structure"] + (0 if setting == "disk" else sizes["P X"])
     assert kept_here == pytest.approx(measured.graph, rel=0.15)
     assert sizes["parameters and optimiser"] == pytest.approx(3 * measured.parameters, rel=0.01)
-    assert ("batches" in sizes) == keep
-    if keep:
+    assert ("batches" in sizes) == placement.keep_batches
+    if placement.keep_batches:
         assert sizes["batches"] == pytest.approx(sum(held(b) for b in batches), rel=0.15)
 
 
@@ -74,7 +74,7 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
 def test_a_plan_of_bfloat16_rows_is_as_near(division: Division, cls: type[HistoryMethod]) -> None:
     g, method = division.graph, cls(20, 4)
     model = model_for(g)
-    found = plan(division, model, method, precision="bfloat16")
+    found = plan(division, model, method, placement=Placement(precision="bfloat16"))
     run = method.bind(g, model, division.parts, precision="bfloat16")
     batches = list(run.batches())
     for batch in batches:
@@ -103,7 +103,8 @@ def test_a_plan_sees_two_matrices_where_the_transpose_is_another(division: Divis
 
 def test_a_plan_knows_that_edges_stay_on_the_host(division: Division) -> None:
     g = division.graph
-    here, there = (plan(division, model_for(g), LMC4Conv(20, 4), structure=where) for where in ("device", "host"))
+    placements = (Placement(structure=where) for where in ("device", "host"))
+    here, there = (plan(division, model_for(g), LMC4Conv(20, 4), placement=p) for p in placements)
     edges = {item.name: item.size for item in there.items if item.tier == "host"}["structure"]
     assert edges == pytest.approx(12 * (g.adj.nnz + g.num_nodes), rel=0.01)
     assert there.tier("device") == here.tier("device") - edges
@@ -184,6 +185,44 @@ def test_a_run_that_does_not_fit_is_told_the_gentlest_option_that_makes_it(divis
     assert tight.options[:3] == ("--history disk", "--features disk", "--rebuild-batches")
     assert tight.plan.device <= 0.6 * tables
     assert remedy(division, model, method, 10**6) is None
+
+
+ALL = "--history disk --features disk"
+CHANGES = {
+    "cpu": ["--history disk", "--rebuild-batches", "--features disk", ALL, f"{ALL} --rebuild-batches"],
+    "cuda": [
+        "--history host",
+        "--history disk",
+        "--rebuild-batches",
+        "--features host",
+        "--features disk",
+        "--structure host",
+        ALL,
+        f"{ALL} --rebuild-batches",
+        f"{ALL} --rebuild-batches --structure host",
+    ],
+}
+
+
+@pytest.mark.parametrize("device", CHANGES)
+def test_options_are_tried_from_the_gentlest_on(division: Division, device: str) -> None:
+    tried = list(changes(division, model_for(division.graph), CMC(20, 4), torch.device(device), Placement()))
+    words = [" ".join(options) for _, _, options in tried]
+    last = CHANGES[device][-1]
+    assert words == [*CHANGES[device], f"{last} --clusters 2", f"{last} --clusters 1"]
+    for method, placement, options in tried:
+        said = dict(option.removeprefix("--").partition(" ")[::2] for option in options)
+        history, features, structure = (said.get(name, "device") for name in ("history", "features", "structure"))
+        wanted = Placement(features, "rebuild-batches" not in said, structure=structure)
+        assert (method.history, placement) == (history, wanted)
+
+
+def test_edges_are_not_sent_where_they_are_already_nor_where_all_of_them_are_read(division: Division) -> None:
+    g, gpu = division.graph, torch.device("cuda")
+    there = changes(division, model_for(g), CMC(20, 4), gpu, Placement(structure="host"))
+    settling = changes(division, RecGCN(g.num_features, 8, g.num_classes), LMC4Rec(20, 4), gpu, Placement())
+    for tried in (there, settling):
+        assert not any("--structure host" in options for _, _, options in tried)
 
 
 def test_the_largest_batch_that_fits_is_found(division: Division) -> None:

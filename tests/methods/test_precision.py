@@ -15,6 +15,7 @@ from lmc.diagnostics import divide, plan, staleness
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Graph, spmm
 from lmc.methods import CMC, GAS, DropEdge, FullBatch, GraphSAGE, GraphSAINT, HistoryMethod, LMC4Conv, Method, Run
+from lmc.methods.placement import Placement
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, RecGCN
 
 U = 2.0**-8
@@ -189,7 +190,7 @@ def test_a_plan_counts_the_bytes_of_every_table() -> None:
     model = GCN(g.num_features, 16, g.num_classes, num_layers=3)
     method = CMC(8, 2)
     division = divide(g, method)
-    found, full = (plan(division, model, method, precision=p) for p in ("bfloat16", "float32"))
+    found, full = (plan(division, model, method, placement=Placement(precision=p)) for p in ("bfloat16", "float32"))
     run = method.bind(g, model, division.parts, precision="bfloat16")
     sizes, wide = ({i.name: i.size for i in p.items} for p in (found, full))
     for l in (2, 3):

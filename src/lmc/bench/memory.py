@@ -17,7 +17,7 @@ from lmc.bench.speed import WHOLE, build
 from lmc.bench.stand import free
 from lmc.diagnostics import divide, peak_bytes, plan
 from lmc.graph import Graph, tensors_in
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Placement, Run
 from lmc.train.optimiser import adam
 
 SEEN = 4
@@ -86,10 +86,10 @@ class MemoryRecord(MemoryCell):
 
 def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, device: torch.device) -> MemoryRecord:
     """Plan, then train an epoch and measure; a method without a plan is measured alone."""
-    features = cell.tier
+    placement = Placement(features=cell.tier)
     planned: dict[str, Any] = {"predicted_step": None, "predicted_lives": None, "predicted_away": None}
     if isinstance(method, FullBatch | ClusterMethod) and not isinstance(method, BackwardSGD):
-        found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, device, features)
+        found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, device, placement)
         here = ("device", "host") if found.on_host else ("device",)
         away = {tier: found.tier(tier) for tier in TIERS if tier not in here and found.tier(tier)}
         planned = {
@@ -99,7 +99,7 @@ def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, d
         }
     free(device)
     before = allocated_bytes(device)
-    run = method.bind(graph, build("gcn", graph, setup), device=device, seed=setup.seed, features=features)
+    run = method.bind(graph, build("gcn", graph, setup), device=device, seed=setup.seed, **vars(placement))
     measured = footprint(run, setup.lr, before)
     del run
     free(device)

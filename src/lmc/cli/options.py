@@ -200,7 +200,11 @@ Precision = Annotated[
 ]
 Memory = Annotated[
     str | None,
-    typer.Option("--memory", help="Memory of the device to stay within, e.g. 4GB.", rich_help_panel=_RUN),
+    typer.Option(
+        "--memory",
+        help="Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted.",
+        rich_help_panel=_RUN,
+    ),
 ]
 DryRun = Annotated[
     bool,

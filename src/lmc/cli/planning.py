@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from rich.console import Console
@@ -14,7 +16,7 @@ from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan,
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.history import free_memory
-from lmc.methods import ClusterMethod, Method
+from lmc.methods import ClusterMethod, Method, Placement
 from lmc.methods.run import check_device
 from lmc.models import Model
 
@@ -31,38 +33,64 @@ def parse_memory(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
+def placement_of(where: RunChoice) -> Placement:
+    """What stays on the device, as the options say."""
+    return Placement(where.features, not where.rebuild_batches, where.precision, where.structure)
+
+
 def planned(
     out: Console, graph: Graph, model: Model, method: Method, where: RunChoice, choice: PlanChoice
-) -> tuple[Method, torch.Tensor | None]:
-    """The method, with the batches that fit where these are to be found, and its parts where they are known; a run that
-    does not fit is refused."""
+) -> tuple[Method, torch.Tensor | None, Plan | None]:
+    """The method, with the batches that fit where these are to be found, and its parts and plan where these are known;
+    a run that does not fit is refused."""
     device = check_device(where.device)
     limit = parse_memory(choice.memory) if choice.memory else None
     if limit is None and device.type == "cuda":
         limit = free_memory(device)
     asked = choice.dry_run or choice.clusters_auto or choice.memory is not None
     if not asked and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
-        return method, None
+        return method, None, None
     division = divide(graph, method, where.seed)
-    keep = not where.rebuild_batches
+    placement = placement_of(where)
     if choice.clusters_auto:
         if not isinstance(method, ClusterMethod):
             raise ConfigError(
                 f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc"
             )
         within = limit or free_memory(device)
-        settings = (where.features, keep, where.precision, where.structure)
-        c = largest_clusters(division, model, method, within, device, *settings)
+        c = largest_clusters(division, model, method, within, device, placement)
         if c is None:
-            _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), where, device, within)
+            _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), device, placement, within)
         method = dataclasses.replace(method, clusters_per_batch=c)
-    found = plan(division, model, method, device, where.features, keep, where.precision, where.structure)
+    found = plan(division, model, method, device, placement)
     if choice.dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:
-        _refuse(division, model, method, where, device, limit, found)
-    return method, division.parts
+        _refuse(division, model, method, device, placement, limit, found)
+    return method, division.parts, found
+
+
+@contextmanager
+def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Iterator[None]:
+    """Training within ``--memory``: on a GPU torch gives cached memory back before it reserves more than that."""
+    if memory is None or found is None or device.type != "cuda":
+        yield
+        return
+    limit, total = parse_memory(memory), torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()  # planning may have left more
+    # torch takes an index here, or None for the current device, and no "cuda" without one
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.index)
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"expected a run within {size(limit)} (got a plan of {size(found.device)}, and more was needed): binding, "
+            "evaluation and gaps between pieces of memory take room beside a step; raise --memory, lower --clusters or "
+            "keep less on the device (--history host, --features host, --rebuild-batches, --structure host)"
+        ) from error
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device.index)
 
 
 def plan_table(found: Plan) -> Table:
@@ -103,18 +131,16 @@ def _refuse(
     division: Division,
     model: Model,
     method: Method,
-    where: RunChoice,
     device: torch.device,
+    placement: Placement,
     limit: int,
     found: Plan | None = None,
 ) -> None:
-    keep = not where.rebuild_batches
-    settings = (where.features, keep, where.precision, where.structure)
-    found = found or plan(division, model, method, device, *settings)
+    found = found or plan(division, model, method, device, placement)
     if not isinstance(method, ClusterMethod):
         advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
         raise ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
-    better = remedy(division, model, method, limit, device, *settings)
+    better = remedy(division, model, method, limit, device, placement)
     advice = (
         "no option of this method makes it fit: use more parts, a narrower model or more memory"
         if better is None

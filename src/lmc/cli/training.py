@@ -11,9 +11,10 @@ from rich.table import Table
 
 from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, PlanChoice, RunChoice
-from lmc.cli.planning import planned
+from lmc.cli.planning import held_to, placement_of, planned
 from lmc.cli.speech import console, facts, file_name, percent, seconds
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
+from lmc.methods.run import check_device
 from lmc.partition import quality
 from lmc.results import EpochRecord, RunRecord, read_run
 from lmc.train import Settings, stop_on_interrupt, train
@@ -35,27 +36,18 @@ def train_command(
     graph = load_graph(data)
     network = build_model(model, graph, where.seed)
     method = chosen(method, network)
-    built, parts = planned(out, graph, network, build_method(method), where, plan)
+    built, parts, found = planned(out, graph, network, build_method(method), where, plan)
     if plan.dry_run:
         return
-    run = built.bind(
-        graph,
-        network,
-        parts,
-        device=where.device,
-        seed=where.seed,
-        features=where.features,
-        keep_batches=not where.rebuild_batches,
-        precision=where.precision,
-        structure=where.structure,
-    )
-    del graph  # the run has its own, in another order and perhaps elsewhere
-    label = file_name(f"{run.graph.name}-{method.name}-{model.name}-s{where.seed}")
+    label = file_name(f"{graph.name}-{method.name}-{model.name}-s{where.seed}")
     run_dir = where.run_dir or Path("runs") / label
-    out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
-    if where.resume and not (run_dir / "config.json").exists():
-        out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
-    _train(out, run, settings, run_dir, where.resume)
+    with held_to(plan.memory, check_device(where.device), found):
+        run = built.bind(graph, network, parts, where.device, where.seed, **vars(placement_of(where)))
+        del graph  # the run has its own, in another order and perhaps elsewhere
+        out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
+        if where.resume and not (run_dir / "config.json").exists():
+            out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
+        _train(out, run, settings, run_dir, where.resume)
     out.print(_summary(read_run(run_dir)))
 
 

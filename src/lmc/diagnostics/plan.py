@@ -12,8 +12,8 @@ from torch import Tensor
 from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
-from lmc.history import Store
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Problem
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Placement, Problem
+from lmc.methods.placement import ON_DEVICE
 from lmc.models import Model
 from lmc.sampling import Clusters
 
@@ -83,17 +83,14 @@ def plan(
     model: Model,
     method: Method,
     device: torch.device | str = "cpu",
-    features: str | Store = "device",
-    keep_batches: bool = True,
-    precision: str = "float32",
-    structure: str = "device",
+    placement: Placement = ON_DEVICE,
 ) -> Plan:
-    """The plan of ``method.bind(graph, model, ...)`` with these settings."""
+    """The plan of ``method.bind(graph, model, ...)`` with this placement."""
     device, graph = torch.device(device), division.graph
     clusters = division.clusters(method)
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
-    found = probe(graph, model, method, largest, device, features, keep_batches, precision, structure)
+    found = probe(graph, model, method, largest, device, placement)
     problem, n = found.run.problem, graph.num_nodes
     items = [
         Item(f"history {name}[{l}]", table.tier, n * table.data()[0].nbytes)
@@ -165,8 +162,7 @@ class Remedy:
     """Settings that fit, the options that name them, and their plan."""
 
     method: ClusterMethod
-    features: str | Store
-    keep_batches: bool
+    placement: Placement
     options: tuple[str, ...]
     plan: Plan
 
@@ -177,41 +173,48 @@ def remedy(
     method: ClusterMethod,
     limit: int,
     device: torch.device | str = "cpu",
-    features: str | Store = "device",
-    keep_batches: bool = True,
-    precision: str = "float32",
-    structure: str = "device",
+    placement: Placement = ON_DEVICE,
 ) -> Remedy | None:
     """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
-    for changed, where, keep, options in _changes(division, method, torch.device(device), features, keep_batches):
-        found = plan(division, model, changed, device, where, keep, precision, structure)
+    for changed, where, options in changes(division, model, method, torch.device(device), placement):
+        found = plan(division, model, changed, device, where)
         if found.device <= ROOM * limit:
-            return Remedy(changed, where, keep, options, found)
+            return Remedy(changed, where, options, found)
     return None
 
 
-def _changes(
-    division: Division, method: ClusterMethod, device: torch.device, features: str | Store, keep_batches: bool
-) -> Iterator[tuple[ClusterMethod, str | Store, bool, tuple[str, ...]]]:
-    """Single changes from the cheapest on, then all of them at once, then smaller and smaller batches."""
+def changes(
+    division: Division, model: Model, method: ClusterMethod, device: torch.device, placement: Placement
+) -> Iterator[tuple[ClusterMethod, Placement, tuple[str, ...]]]:
+    """Single changes from the cheapest on, then one after the other all of them, then smaller and smaller batches: with
+    each the options that name it."""
     tiers = ["disk"] if device.type == "cpu" else ["host", "disk"]
     keeps = isinstance(method, HistoryMethod)
     sparse = isinstance(division.graph.x, CSR)
-    away = [] if sparse and device.type == "cpu" else ["host"] if sparse else tiers
+    away = [tier for tier in tiers if not (sparse and tier == "disk")]
+    far = device.type != "cpu" and placement.structure == "device" and method.reads_batches_alone(model)
     for tier in tiers if keeps else ():
-        yield _at(method, tier), features, keep_batches, (f"--history {tier}",)
-    if keep_batches:
-        yield method, features, False, ("--rebuild-batches",)
+        yield _at(method, tier), placement, (f"--history {tier}",)
+    if placement.keep_batches:
+        yield method, dataclasses.replace(placement, keep_batches=False), ("--rebuild-batches",)
     for tier in away:
-        yield method, tier, keep_batches, (f"--features {tier}",)
-    last, where = _at(method, tiers[-1]) if keeps else method, away[-1] if away else features
-    options = tuple(([f"--history {tiers[-1]}"] if keeps else []) + ([f"--features {where}"] if away else []))
-    yield last, where, keep_batches, options
-    options = (*options, "--rebuild-batches")
-    yield last, where, False, options
+        yield method, dataclasses.replace(placement, features=tier), (f"--features {tier}",)
+    if far:
+        yield method, dataclasses.replace(placement, structure="host"), ("--structure host",)
+    options: tuple[str, ...] = ()
+    if keeps:
+        method, options = _at(method, tiers[-1]), (f"--history {tiers[-1]}",)
+    if away:
+        placement, options = dataclasses.replace(placement, features=away[-1]), (*options, f"--features {away[-1]}")
+    yield method, placement, options
+    placement, options = dataclasses.replace(placement, keep_batches=False), (*options, "--rebuild-batches")
+    yield method, placement, options
+    if far:  # behind rebuilt batches: kept ones hold most of the edges again
+        placement, options = dataclasses.replace(placement, structure="host"), (*options, "--structure host")
+        yield method, placement, options
     c = division.clusters(method).per_batch // 2
     while c >= 1:
-        yield dataclasses.replace(last, clusters_per_batch=c), where, False, (*options, f"--clusters {c}")
+        yield dataclasses.replace(method, clusters_per_batch=c), placement, (*options, f"--clusters {c}")
         c //= 2
 
 
@@ -225,16 +228,13 @@ def largest_clusters(
     method: ClusterMethod,
     limit: int,
     device: torch.device | str = "cpu",
-    features: str | Store = "device",
-    keep_batches: bool = True,
-    precision: str = "float32",
-    structure: str = "device",
+    placement: Placement = ON_DEVICE,
 ) -> int | None:
     """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
 
     def fits(c: int) -> bool:
         changed = dataclasses.replace(method, clusters_per_batch=c)
-        found = plan(division, model, changed, device, features, keep_batches, precision, structure)
+        found = plan(division, model, changed, device, placement)
         return found.device <= ROOM * limit
 
     low, high = 0, int(division.parts.max()) + 1

@@ -19,8 +19,7 @@ from torch import Tensor
 from lmc.diagnostics.cost import peak_bytes
 from lmc.graph import CSR, Batch, Graph
 from lmc.graph.csr import row_entries
-from lmc.history import Store
-from lmc.methods import ClusterMethod, Method, Run
+from lmc.methods import ClusterMethod, Method, Placement, Run
 from lmc.models import Model
 from lmc.sampling import Clusters
 
@@ -84,15 +83,7 @@ class Probe:
 
 
 def probe(
-    graph: Graph,
-    model: Model,
-    method: Method,
-    size: BatchSize,
-    device: torch.device,
-    features: str | Store,
-    keep_batches: bool,
-    precision: str = "float32",
-    structure: str = "device",
+    graph: Graph, model: Model, method: Method, size: BatchSize, device: torch.device, placement: Placement
 ) -> Probe:
     """Predict a step on a batch of this size, of this graph's widths."""
     large = min(1.0, ROWS / size.rows)
@@ -100,8 +91,7 @@ def probe(
     small: Method = method  # of one batch
     if isinstance(method, ClusterMethod):
         small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
-    settings = (device, features, keep_batches, precision, structure)
-    found = [_measured(graph, model, small, size.scaled(scale), *settings) for scale in scales]
+    found = [_measured(graph, model, small, size.scaled(scale), device, placement) for scale in scales]
     of = {
         name: _line(scales, [getattr(f, name) for f in found]) for name in ("step", "batch", "travelling", "standing")
     }
@@ -115,23 +105,15 @@ def _line(x: Sequence[float], y: Sequence[int]) -> int:
 
 
 def _measured(
-    graph: Graph,
-    model: Model,
-    method: Method,
-    size: BatchSize,
-    device: torch.device,
-    features: str | Store,
-    keep_batches: bool,
-    precision: str,
-    structure: str,
+    graph: Graph, model: Model, method: Method, size: BatchSize, device: torch.device, placement: Placement
 ) -> Probe:
     stand_in, parts = proportioned(graph, size)
     mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, device, 0, features, keep_batches, precision, structure)
+    run = method.bind(stand_in, mine, parts, device, **vars(placement))
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     whole = not isinstance(method, ClusterMethod)
     rows = slice(0, stand_in.num_nodes) if whole else slice(int(core[0]), int(core[-1]) + 1)
-    kept = not run.clusters.redraw and keep_batches
+    kept = not run.clusters.redraw and placement.keep_batches
     batch = run.make_batch(rows, 1.0)
 
     def step() -> None:

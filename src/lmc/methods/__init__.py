@@ -16,6 +16,7 @@ from lmc.methods.graph_saint import GraphSAINT
 from lmc.methods.ladies import LADIES
 from lmc.methods.lmc4conv import LMC4Conv
 from lmc.methods.lmc4rec import LMC4Rec
+from lmc.methods.placement import Placement
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run, StepStats
 from lmc.methods.shadow import ShaDow
@@ -83,6 +84,7 @@ __all__ = [
     "LMC4Conv",
     "LMC4Rec",
     "Method",
+    "Placement",
     "Problem",
     "Run",
     "ShaDow",

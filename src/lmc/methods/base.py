@@ -228,11 +228,15 @@ class Method(recurrent.Answers):
         """Refuse edges on the host where more is read of them than batches."""
         if structure not in ("device", "host"):
             raise ConfigError(f'expected structure "device" or "host" (got {structure!r})')
-        if structure == "host" and (not isinstance(self, ClusterMethod) or model.recurrent or model.drives):
+        if structure == "host" and not self.reads_batches_alone(model):
             raise ConfigError(
                 f'expected structure="device" for {self.title} and {type(model).__name__} (got "host"): they read more '
                 "than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
             )
+
+    def reads_batches_alone(self, model: Model) -> bool:
+        """Whether no more is read of the edges than those of a batch, so that they may stay on the host."""
+        return isinstance(self, ClusterMethod) and not (model.recurrent or model.drives)
 
     @property
     def all_rows_teach(self) -> bool:
