@@ -11,10 +11,12 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
-from lmc.methods import recurrent
+from lmc.history import Rows
+from lmc.methods import ageing, recurrent
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
+from lmc.sampling import Clusters
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,25 @@ class LMC4Rec(HistoryMethod):
         halo = problem.blocks.halo(core)
         P = problem.blocks.block(core, torch.cat([core, halo]))
         return halo, (Aggregation(forward=P, backward=P),), None  # P[core, ext] is P^T[core, ext]
+
+    def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
+        return ageing.new_ages(problem)
+
+    def outer_ages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        P = recurrent.operator_of(batch)
+        outside = recurrent.split(P.forward, P.num_outputs)[1]
+        if not self.undo_drift or outside is None:
+            return None, None
+        moved, shares = ageing.ages(run, batch.rows, batch.halo)
+        return spmm(outside, run.H[1].pull(batch.halo).clamp_min(0) * shares), moved
+
+    def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
+        super().remember(run, batch, found)
+        ageing.note(run, batch.rows)
+
+    def fill(self, run: Run, chunks: list[Rows]) -> None:
+        super().fill(run, chunks)
+        ageing.note(run, slice(None))
 
     def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
         found = super().local(run, batch, dropout)

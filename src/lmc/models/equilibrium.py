@@ -21,6 +21,10 @@ from lmc.errors import SolverWarning
 from lmc.graph import CSR, spmm
 from lmc.solvers import Solution, Solver, best_factor, solve
 
+REACH = 10.0
+"""A column of states changes by at most this many times the relative change of W."""
+RIDGE = 1e-3
+"""Share of the mean squared column that is added to every one: columns that are nearly zero have no factor to show."""
 REMEDY = (
     "the weights of the fixed point are outside the set where it is well-posed; call model.project() after every "
     "optimiser step (lmc.fit does), or lower kappa"
@@ -65,6 +69,33 @@ class Equilibrium:
 
         return self._solved("adjoints", step, start, G)
 
+    def growth(self, b: Tensor, arrived: Tensor, aged: Tensor, moved: Tensor, stored: Tensor) -> Tensor:
+        """By what share each column of the states has grown since they were stored, as the rows at hand show it, [d].
+
+        The parameters have moved, and with them a column of Z, in all rows much alike. Sought is the e for which the
+        residual of Z = S * (1 + e) is orthogonal to the columns of the stored S (Galerkin). Since relu(S * a) =
+        relu(S) * a for a >= 0, what the rows hear is then M + M' * e, M = P relu(S) + arrived, and
+
+            |S_j|^2 e_j - sum_i W_ji <S_j, M'_i> e_i = <S_j, R_j>,   R = M W^T + b - S
+
+        It is 0 where S solves today's equation, and where no parameter has moved.
+
+        Args:
+            arrived: messages from outside the rows.
+            aged: the same, each times its age as a share of that of the rows: M' = P relu(S) + aged.
+            moved: the relative change of W since the rows were stored.
+        """
+        W = self.W.detach()
+        inside = spmm(self.P, stored.clamp_min(0))
+        T, T_out, T_aged = (W * (stored.t() @ messages) for messages in (inside, arrived, aged))
+        size = stored.square().sum(0)
+        residual = (T + T_out).sum(1) + (stored * b).sum(0) - size
+        least = RIDGE * size.mean() + torch.finfo(size.dtype).tiny
+        # solve_ex does not look whether the matrix is singular, which would wait for the device
+        e = torch.linalg.solve_ex(torch.diag(size + least) - T - T_aged, residual).result.nan_to_num(0.0)
+        reach = REACH * moved
+        return e.clamp(-reach.clamp(max=1), reach)
+
     def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> Tensor:
         """What is left of the adjoints since they were stored, by the rows at hand; one number in [0, 1] on the device.
 
@@ -99,6 +130,8 @@ class Ends:
         arriving: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
             that gives None: nothing.
         undo_drift: multiply what arrives by :meth:`Equilibrium.drift`.
+        aged, moved: as of :meth:`Equilibrium.growth`, for the states that come from outside; None: they are taken as
+            they are.
         states, adjoints: filled in by the forward and the backward pass.
     """
 
@@ -106,6 +139,8 @@ class Ends:
     u_start: Tensor | None = None
     arriving: Callable[[], Tensor | None] | None = None
     undo_drift: bool = False
+    aged: Tensor | None = None
+    moved: Tensor | None = None
     states: Solution | None = None
     adjoints: Solution | None = None
 
