@@ -70,13 +70,14 @@ class LMC4Rec(HistoryMethod):
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
         return ageing.new_ages(problem)
 
-    def outer_ages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+    def outer_messages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         P = recurrent.operator_of(batch)
         outside = recurrent.split(P.forward, P.num_outputs)[1]
         if not self.undo_drift or outside is None:
-            return None, None
+            return super().outer_messages(run, batch)
         moved, shares = ageing.ages(run, batch.rows, batch.halo)
-        return spmm(outside, run.H[1].pull(batch.halo).clamp_min(0) * shares), moved
+        halo = run.H[1].pull(batch.halo).clamp_min(0)
+        return spmm(outside, halo), spmm(outside, halo * shares), moved
 
     def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
         super().remember(run, batch, found)
