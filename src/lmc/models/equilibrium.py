@@ -23,7 +23,7 @@ from lmc.solvers import Solution, Solver, best_factor, solve
 
 REACH = 10.0
 """A column of states changes by at most this many times the relative change of W."""
-ROWS = 8
+ROWS = 16
 """Rows that are asked for the change of the columns, as many times the columns."""
 RIDGE = 1e-3
 """Share of the mean squared column that is added to every one: columns that are nearly zero have no factor to show."""
