@@ -1,8 +1,8 @@
 """How far the parameters of a recurrent model have moved since a row of the histories was stored.
 
 States are old by what the optimiser did meanwhile, and by nothing else: where it did nothing they are to be taken as
-they are. The way that W has gone, |W - W'| / |W| summed over the steps, is one number for all rows, and what it was when
-a row was stored is one number a row.
+they are. The way that W has gone, |W - W'| / |W| summed over the steps, is one number for all rows, and what it was
+when a row was stored is one number a row.
 """
 
 from __future__ import annotations
