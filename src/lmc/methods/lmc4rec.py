@@ -28,8 +28,9 @@ class LMC4Rec(HistoryMethod):
             "step": one message-passing step from the histories, (20) and (22), as Algorithm 2 reads.
         q: where the model drops out, the share of steps that run without dropout and update the histories; the others
             drop out and leave the histories alone.
-        undo_drift: multiply the halo's adjoints by what is left of the loss gradient since they were stored, as the
-            core shows it: a number in [0, 1], and 1 where nothing is stale (not in the paper, which has 1; 0 is GAS).
+        undo_drift: undo what training did to the halo's histories since they were stored, as the core shows it (not in
+            the paper): columns of the states by the factor by which the core's have grown, row by row as far as it
+            is old; adjoints by what is left of the loss gradient, a number in [0, 1]. All are 1 where nothing is stale.
     """
 
     update: Literal["solution", "step"] = "solution"

@@ -23,6 +23,8 @@ from lmc.solvers import Solution, Solver, best_factor, solve
 
 REACH = 10.0
 """A column of states changes by at most this many times the relative change of W."""
+MOST_LOSS = 0.5
+"""A column loses at most this share: messages that are older than the rows lose more, and must not change their sign."""
 ROWS = 16
 """Rows that are asked for the change of the columns, as many times the columns."""
 RIDGE = 1e-3
@@ -97,7 +99,7 @@ class Equilibrium:
         # solve_ex does not look whether the matrix is singular, which would wait for the device
         e = torch.linalg.solve_ex(torch.diag(size + least) - T, residual).result.nan_to_num(0.0)
         reach = REACH * moved
-        return e.clamp(-reach.clamp(max=1), reach)
+        return e.clamp(-reach.clamp(max=MOST_LOSS), reach)
 
     def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
         """What is left of the adjoints since they were stored, by the rows at hand; one number in [0, 1] on the device.
