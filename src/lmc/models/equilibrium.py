@@ -24,7 +24,7 @@ from lmc.solvers import Solution, Solver, best_factor, solve
 REACH = 10.0
 """A column of states changes by at most this many times the relative change of W."""
 MOST_LOSS = 0.5
-"""A column loses at most this share: messages that are older than the rows lose more, and must not change their sign."""
+"""A column loses at most this share: messages older than the rows lose more, and must not change their sign."""
 ROWS = 16
 """Rows that are asked for the change of the columns, as many times the columns."""
 RIDGE = 1e-3
