@@ -11,10 +11,12 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
-from lmc.methods import recurrent
+from lmc.history import Rows
+from lmc.methods import ageing, recurrent
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.problem import Problem
 from lmc.methods.run import Run
+from lmc.sampling import Clusters
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class LMC4Rec(HistoryMethod):
             "step": one message-passing step from the histories, (20) and (22), as Algorithm 2 reads.
         q: where the model drops out, the share of steps that run without dropout and update the histories; the others
             drop out and leave the histories alone.
-        undo_drift: multiply the halo's adjoints by what is left of the loss gradient since they were stored, as the
-            core shows it: a number in [0, 1], and 1 where nothing is stale (not in the paper, which has 1; 0 is GAS).
+        undo_drift: undo what training did to the halo's histories since they were stored, as the core shows it (not in
+            the paper): columns of the states by the factor by which the core's have grown, row by row as far as it
+            is old; adjoints by what is left of the loss gradient, a number in [0, 1]. All are 1 where nothing is stale.
     """
 
     update: Literal["solution", "step"] = "solution"
@@ -64,6 +67,26 @@ class LMC4Rec(HistoryMethod):
         halo = problem.blocks.halo(core)
         P = problem.blocks.block(core, torch.cat([core, halo]))
         return halo, (Aggregation(forward=P, backward=P),), None  # P[core, ext] is P^T[core, ext]
+
+    def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
+        return ageing.new_ages(problem)
+
+    def outer_messages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        P = recurrent.operator_of(batch)
+        outside = recurrent.split(P.forward, P.num_outputs)[1]
+        if not self.undo_drift or outside is None:
+            return super().outer_messages(run, batch)
+        moved, shares = ageing.ages(run, batch.rows, batch.halo)
+        halo = run.H[1].pull(batch.halo).clamp_min(0)
+        return spmm(outside, halo), spmm(outside, halo * shares), moved
+
+    def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
+        super().remember(run, batch, found)
+        ageing.note(run, batch.rows)
+
+    def fill(self, run: Run, chunks: list[Rows]) -> None:
+        super().fill(run, chunks)
+        ageing.note(run, slice(None))
 
     def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
         found = super().local(run, batch, dropout)

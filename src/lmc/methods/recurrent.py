@@ -153,7 +153,7 @@ def local(run: Run, batch: Batch, dropout: bool, warm: bool = True) -> Local:
     ends = Ends(arriving=arriving, undo_drift=run.method.undoes_drift)
     if warm:
         ends.z_start, ends.u_start = run.H[1].pull(rows), run.V[1].pull(rows)
-    outer = run.method.outer_states(run, batch)
+    outer, ends.aged, ends.moved = run.method.outer_messages(run, batch)
     h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
     losses = problem.losses(model.decode(h, p), batch)
     grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
@@ -190,6 +190,11 @@ class Answers:
         """Messages from outside the rows solved for, summed: P_out H[halo]; None where nothing is outside."""
         outside = split(operator_of(batch).forward, operator_of(batch).num_outputs)[1]
         return None if outside is None else spmm(outside, run.H[1].pull(batch.halo).clamp_min(0))
+
+    def outer_messages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The messages from outside; the same, each times its age as a share of the core's; and the core's age. The
+        last two are None where states are taken as they were stored."""
+        return self.outer_states(run, batch), None, None
 
     def outer_adjoints(self, run: Run, batch: Batch) -> Tensor | None:
         """Adjoints from outside the rows solved for, summed: P_out^T V[halo], likewise."""

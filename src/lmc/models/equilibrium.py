@@ -21,6 +21,14 @@ from lmc.errors import SolverWarning
 from lmc.graph import CSR, spmm
 from lmc.solvers import Solution, Solver, best_factor, solve
 
+REACH = 10.0
+"""A column of states changes by at most this many times the relative change of W."""
+MOST_LOSS = 0.5
+"""A column loses at most this share: messages older than the rows lose more, and must not change their sign."""
+ROWS = 16
+"""Rows that are asked for the change of the columns, as many times the columns."""
+RIDGE = 1e-3
+"""Share of the mean squared column that is added to every one: columns that are nearly zero have no factor to show."""
 REMEDY = (
     "the weights of the fixed point are outside the set where it is well-posed; call model.project() after every "
     "optimiser step (lmc.fit does), or lower kappa"
@@ -53,8 +61,8 @@ class Equilibrium:
 
         return self._solved("states", step, start, C)
 
-    def adjoints(self, z: Tensor, G: Tensor, start: Tensor) -> Solution:
-        """U = 1[Z > 0] * (P^T U W + G)."""
+    def adjoints(self, z: Tensor, G: Tensor, start: Tensor, heard: Tensor | None = None) -> Solution:
+        """U = 1[Z > 0] * (P^T U W + G); ``heard``: 1[Z > 0] * P^T U W at the start, where it is known."""
         W, active = self.W.detach(), (z > 0).to(z.dtype)
         G = G.detach() * active
         q = torch.empty_like(start)
@@ -63,10 +71,39 @@ class Equilibrium:
             torch.addmm(G, spmm(self.P_t, u, out=q), W, out=out)
             out.mul_(active)
 
-        return self._solved("adjoints", step, start, G)
+        return self._solved("adjoints", step, start, G, None if heard is None else heard.add_(G))
 
-    def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> Tensor:
+    def growth(self, b: Tensor, arrived: Tensor, aged: Tensor, moved: Tensor, stored: Tensor) -> Tensor:
+        """By what share each column of the states has grown since they were stored, as the rows at hand show it, [d].
+
+        The parameters have moved, and with them a column of Z, in all rows much alike. Sought is the e for which the
+        residual of Z = S * (1 + e) is orthogonal to the columns of the stored S (Galerkin). Since relu(S * a) =
+        relu(S) * a for a >= 0, what the rows hear is then M + M' * e, M = P relu(S) + arrived, and
+
+            |S_j|^2 e_j - sum_i W_ji <S_j, M'_i> e_i = <S_j, R_j>,   R = M W^T + b - S
+
+        It is 0 where S solves today's equation, and where no parameter has moved.
+
+        Args:
+            arrived: messages from outside the rows.
+            aged: the same, each times its age as a share of that of the rows: M' = P relu(S) + aged.
+            moved: the relative change of W since the rows were stored.
+        """
+        W, m = self.W.detach(), min(stored.shape[0], ROWS * stored.shape[1])
+        S, late = stored[:m], aged[:m]
+        T = W * (S.t() @ spmm(self.P.leading(m), stored.clamp_min(0)).add_(late))
+        rest = W * (S.t() @ (arrived[:m] - late))
+        size = S.square().sum(0)
+        residual = (T + rest).sum(1) + (S * b[:m]).sum(0) - size
+        least = RIDGE * size.mean() + torch.finfo(size.dtype).tiny
+        # solve_ex does not look whether the matrix is singular, which would wait for the device
+        e = torch.linalg.solve_ex(torch.diag(size + least) - T, residual).result.nan_to_num(0.0)
+        reach = REACH * moved
+        return e.clamp(-reach.clamp(max=MOST_LOSS), reach)
+
+    def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
         """What is left of the adjoints since they were stored, by the rows at hand; one number in [0, 1] on the device.
+        With it what the rows hear of each other's stored adjoints, 1[Z > 0] * P^T V W.
 
         Adjoints fade with the loss, all at once: a = argmin |a D - 1[Z > 0] * G|, where D = V - 1[Z > 0] * (P^T V W +
         arrived) is the loss gradient that the stored V of these rows and of the halo are the answer to. It is 1 where
@@ -74,12 +111,20 @@ class Equilibrium:
         """
         active = (z > 0).to(z.dtype)
         now = G.detach() * active
-        D = stored - torch.addmm(arrived, spmm(self.P_t, stored), self.W.detach()).mul_(active)
-        return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0)
+        heard = (spmm(self.P_t, stored) @ self.W.detach()).mul_(active)
+        D = torch.addcmul(stored - heard, arrived, active, value=-1)
+        return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0), heard
 
-    def _solved(self, what: str, step: Callable[[Tensor, Tensor], None], start: Tensor, origin: Tensor) -> Solution:
+    def _solved(
+        self,
+        what: str,
+        step: Callable[[Tensor, Tensor], None],
+        start: Tensor,
+        origin: Tensor,
+        first: Tensor | None = None,
+    ) -> Solution:
         # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
-        solution = solve(step, start, self.solver, REMEDY, origin)
+        solution = solve(step, start, self.solver, REMEDY, origin, first)
         if not solution.converged:
             warnings.warn(
                 f"expected the {what} to settle to {self.solver.tol:g} (got {solution.residual:.2g} after "
@@ -99,6 +144,8 @@ class Ends:
         arriving: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
             that gives None: nothing.
         undo_drift: multiply what arrives by :meth:`Equilibrium.drift`.
+        aged, moved: as of :meth:`Equilibrium.growth`, for the states that come from outside; None: they are taken as
+            they are.
         states, adjoints: filled in by the forward and the backward pass.
     """
 
@@ -106,6 +153,8 @@ class Ends:
     u_start: Tensor | None = None
     arriving: Callable[[], Tensor | None] | None = None
     undo_drift: bool = False
+    aged: Tensor | None = None
+    moved: Tensor | None = None
     states: Solution | None = None
     adjoints: Solution | None = None
 
@@ -125,11 +174,13 @@ class _Solve(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         ends, equation, core = ctx.ends, ctx.equation, ctx.num_core
         arrived = None if ends.arriving is None else ends.arriving()
+        heard = None
         if arrived is not None:
             if ends.undo_drift and ends.u_start is not None:
-                arrived = arrived * equation.drift(z, G, arrived, ends.u_start)
+                factor, heard = equation.drift(z, G, arrived, ends.u_start)
+                arrived = arrived * factor
             G = G + arrived
-        ends.adjoints = equation.adjoints(z, G, torch.zeros_like(z) if ends.u_start is None else ends.u_start)
+        ends.adjoints = equation.adjoints(z, G, torch.zeros_like(z) if ends.u_start is None else ends.u_start, heard)
         u = ends.adjoints.value
         m = spmm(equation.P.leading(core), z.clamp_min(0))
         return u, u[:core].t() @ m, None, None, None

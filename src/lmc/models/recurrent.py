@@ -62,8 +62,12 @@ class Recurrent(Model):
             P, P_t: the aggregation among these rows, and its transpose.
             outer: messages summed from outside these rows, P_out H_out; None: there are none. They are held constant.
         """
+        equation = Equilibrium(P, P_t, self.W, self.solver)
+        if outer is not None and ends.z_start is not None and ends.aged is not None and ends.moved is not None:
+            e = equation.growth(b.detach(), outer, ends.aged, ends.moved, ends.z_start)
+            outer, ends.z_start = outer + ends.aged * e, ends.z_start * (1 + e)
         C = b if outer is None else b + self.lin(outer, p)
-        return equilibrium(C, self.W, Equilibrium(P, P_t, self.W, self.solver), ends, p.core_of(P.num_rows))
+        return equilibrium(C, self.W, equation, ends, p.core_of(P.num_rows))
 
     def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
         p = p or Pass()

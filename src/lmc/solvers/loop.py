@@ -85,7 +85,12 @@ def check(tol: float, max_steps: int, damping: float, check_every: int | None) -
 
 @torch.no_grad()
 def solve(
-    f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iteration", origin: Tensor | None = None
+    f: Map,
+    start: Tensor,
+    solver: Solver,
+    remedy: str = "damp the iteration",
+    origin: Tensor | None = None,
+    first: Tensor | None = None,
 ) -> Solution:
     """Iterate from ``start`` (which stays as it is) until the tolerance or the budget is reached.
 
@@ -95,16 +100,18 @@ def solve(
         remedy: what the user can do about divergence; it ends the message.
         origin: f(0), for maps with f(a x) - f(0) = a (f(x) - f(0)) for all a >= 0: the start is then multiplied by
             the factor that leaves the smallest residual, so that it is never worse than starting from zero.
+        first: f(start), where it is known; its memory is used. It counts as a step.
     """
     x = start.clone(memory_format=torch.contiguous_format)
-    fx = torch.empty_like(x)
+    fx = torch.empty_like(x) if first is None else first
     change = torch.empty_like(x)
     norms = x.new_empty(2)
     every = solver.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
     iteration = solver.begin(x)
-    first = residual = math.inf
+    begun = residual = math.inf
     for step in range(1, solver.max_steps + 1):
-        f(x, fx)
+        if step > 1 or first is None:
+            f(x, fx)
         last = step == solver.max_steps
         reads, scales = step == 1 or last or step % every == 0, origin is not None and step <= SCALED_STEPS
         if reads or scales:
@@ -113,11 +120,11 @@ def solve(
             torch.linalg.vector_norm(change, out=norms[0])
             torch.linalg.vector_norm(fx, out=norms[1])
             moved, size = norms.tolist()
-            first = min(first, moved) if step == 1 else first
-            if not math.isfinite(moved) or moved > GROWTH * max(first, 1e-300):
+            begun = min(begun, moved) if step == 1 else begun
+            if not math.isfinite(moved) or moved > GROWTH * max(begun, 1e-300):
                 raise SolverError(
                     f"expected a fixed-point iteration that settles (got a change of {moved:.3g} at step {step} after "
-                    f"{first:.3g} at step 1): {remedy}"
+                    f"{begun:.3g} at step 1): {remedy}"
                 )
             residual = moved / size if size > 0 else moved
             if residual <= solver.tol or last:
