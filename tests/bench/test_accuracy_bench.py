@@ -48,6 +48,7 @@ def test_the_target_is_the_full_batchs_at_its_best_rate() -> None:
     lines = [replace(LINE, method="full", lr=lr, seed=seed, val=[0, 0, 1], test=[0, 0, lr + seed / 100])
              for lr in (0.1, 0.2) for seed in (0, 1)]  # fmt: skip
     assert targets_of(rates_of(lines)["full"]) == {0: 0.2, 1: pytest.approx(0.21)}
+    assert targets_of(rates_of(lines)["full"], 0.01) == {0: pytest.approx(0.19), 1: pytest.approx(0.2)}
 
 
 def test_a_cell_is_evaluated_on_the_way() -> None:

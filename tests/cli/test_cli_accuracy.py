@@ -37,6 +37,7 @@ def test_the_command_trains_once_and_shows_what_it_has(invoke: Invoke, tmp_path:
         (("--methods", "gas"), "expected full among --methods, or a --target"),
         (("--config", "4/2,4/1"), "expected one division"),
         (("--target", "74"), "expected an accuracy between 0 and 1"),
+        (("--within", "-1"), "expected percentage points from 0 on"),
         (("--full-epochs", "2"), "expected --full-epochs of at least --epochs"),
         (("--norm", "group"), "expected norms as none, layer or batch"),
     ],

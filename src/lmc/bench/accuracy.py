@@ -118,10 +118,10 @@ def rates_of(records: Sequence[AccuracyRecord]) -> dict[str, list[Rate]]:
     return found
 
 
-def targets_of(full: Sequence[Rate]) -> dict[int, float]:
-    """The accuracy of the full batch on every seed, at its best rate."""
+def targets_of(full: Sequence[Rate], within: float = 0.0) -> dict[int, float]:
+    """The accuracy of the full batch on every seed, at its best rate, but for ``within``."""
     best = max(full, key=lambda rate: rate.chosen)
-    return {record.seed: record.chosen for record in best.records}
+    return {record.seed: record.chosen - within for record in best.records}
 
 
 def best_rate(rates: Sequence[Rate], targets: Mapping[int, float]) -> Rate:

@@ -58,6 +58,7 @@ class AccuracyChoice:
     full_epochs: int
     methods: str
     target: float | None = None
+    within: float = 0.0
     limit: float | None = None
     summary_only: bool = False
 
@@ -70,8 +71,10 @@ def accuracy_command(data: DataChoice, choice: AccuracyChoice, model: ModelChoic
     book = Book(folder, "accuracy", AccuracyCell, AccuracyRecord)
     if choice.target is not None and not 0 < choice.target < 1:
         raise ConfigError(f"expected an accuracy between 0 and 1 for --target (got {choice.target:g})")
+    if not 0 <= choice.within < 100:
+        raise ConfigError(f"expected percentage points from 0 on for --within (got {choice.within:g})")
     if choice.summary_only:
-        _show(out, known(book), choice.target)
+        _show(out, known(book), choice)
         return
     device, choices = check_device(where.device), choices_of(choice.methods)
     config, *others = config_names(choice.config)
@@ -107,7 +110,7 @@ def accuracy_command(data: DataChoice, choice: AccuracyChoice, model: ModelChoic
             cells,
             lambda cell: train_cell(stand, cell),
             _said,
-            lambda: _show(out, book, choice.target),
+            lambda: _show(out, book, choice),
             pace,
         )
 
@@ -116,18 +119,21 @@ def _said(r: AccuracyRecord) -> str:
     return f"seed {r.seed}, lr {r.lr:g}, {r.method}: {100 * r.chosen:.2f} % in {r.seconds[-1]:.1f} s"
 
 
-def _show(out: Console, book: Book[AccuracyCell, AccuracyRecord], target: float | None) -> None:
-    records = book.read()
+def _show(out: Console, book: Book[AccuracyCell, AccuracyRecord], choice: AccuracyChoice) -> None:
+    records, target = book.read(), choice.target
     rates = rates_of(records)
     full = first_of(rates, "full")
     if target is None and full is None:
         out.print("no full batch is trained yet, and there is no --target")
         return
-    targets = targets_of(rates[full]) if target is None and full else {r.seed: target or 0.0 for r in records}
+    if target is None and full is not None:
+        targets = targets_of(rates[full], choice.within / 100)
+    else:
+        targets = {r.seed: target or 0.0 for r in records}
     best = {label: best_rate(those, targets) for label, those in rates.items()}
     goal = fmean(targets.values())
     headers, rows = _table(best, targets)
-    whose = ", of the full batch on the same seed at its best rate" if target is None else ""
+    whose = f", {choice.within:g} points below the full batch's on the same seed at its best rate" if not target else ""
     caption = (
         f"target: {100 * goal:.2f} % test accuracy{whose}; for every method the rate that reaches it in the fewest "
         "seconds of training steps, or the most accurate; mean over seeds; accuracy: on the test nodes, where that on "

@@ -115,6 +115,9 @@ def bench_accuracy(
     target: Annotated[
         float | None, typer.Option("--target", help="Test accuracy to reach.", show_default="the full batch's")
     ] = None,
+    within: Annotated[
+        float, typer.Option("--within", help="Points that may be missing to the full batch's accuracy.")
+    ] = 0.1,
     layers: Layers = 3,
     hidden: Hidden = 256,
     device: Device = "auto",
@@ -133,7 +136,7 @@ def bench_accuracy(
 
         accuracy_command(
             DataChoice(dataset, data_dir, scale),
-            AccuracyChoice(config, lrs, norm, seeds, epochs, full_epochs, methods, target, limit, summary_only),
+            AccuracyChoice(config, lrs, norm, seeds, epochs, full_epochs, methods, target, within, limit, summary_only),
             ModelChoice("gcn", hidden, layers),
             RunChoice(device=device, run_dir=run_dir),
         )
