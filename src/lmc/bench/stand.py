@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Mapping
 
@@ -85,5 +86,6 @@ def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]
 
 def free(device: torch.device) -> None:
     """Hand back what a finished run held, recorded steps included."""
+    gc.collect()  # a run and the batches it was drawing hold each other
     if device.type == "cuda":
         torch.cuda.empty_cache()
