@@ -24,6 +24,9 @@ def test_the_command_trains_once_and_shows_what_it_has(invoke: Invoke, tmp_path:
     assert (tmp_path / "a" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert "full" in (tmp_path / "a" / "accuracy.md").read_text()
     assert invoke(*BENCH)[0] == 0
+    code, said = invoke(*BENCH, "--epochs", "2")
+    assert code == 2
+    assert "epochs: 3 there, 2 here" in " ".join(said.split())
     assert (tmp_path / "a" / "accuracy.jsonl").read_text() == written
     code, said = invoke("bench", "accuracy", "--summary-only", "--run-dir", "a", "--target", "0.001")
     assert code == 0
@@ -38,7 +41,8 @@ def test_the_command_trains_once_and_shows_what_it_has(invoke: Invoke, tmp_path:
         (("--config", "4/2,4/1"), "expected one division"),
         (("--target", "74"), "expected an accuracy between 0 and 1"),
         (("--within", "-1"), "expected percentage points from 0 on"),
-        (("--full-epochs", "2"), "expected --full-epochs of at least --epochs"),
+        (("--full-epochs", "2"), "expected --full-epochs as a multiple of --epochs"),
+        (("--full-epochs", "13"), "expected --full-epochs as a multiple of --epochs"),
         (("--norm", "group"), "expected norms as none, layer or batch"),
     ],
 )
@@ -46,3 +50,12 @@ def test_what_cannot_be_is_said(invoke: Invoke, options: tuple[str, ...], words:
     code, said = invoke(*BENCH, *options)
     assert code == 2
     assert words in " ".join(said.split())
+
+
+def test_a_folder_without_a_finished_cell_says_so(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "accuracy.jsonl").touch()
+    for more, words in (((), "no full batch is trained yet"), (("--target", "0.5"), "no cell is done yet")):
+        code, said = invoke("bench", "accuracy", "--summary-only", "--run-dir", "a", *more)
+        assert code == 0
+        assert words in said

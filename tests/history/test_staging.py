@@ -15,10 +15,11 @@ from torch import Tensor
 
 from helpers import chance
 from lmc.errors import ConfigError
+from lmc.graph import lock
 from lmc.history import Auto, Device, Disk, DiskTable, HostTable, Pinned, Rows, StagedTable, overwrite
 from lmc.history import auto as auto_module
 from lmc.history.carried import Carried, carried
-from lmc.history.disk import RESIDENT
+from lmc.history.disk import RESIDENT, _mapped
 from lmc.history.planes import Planes
 from lmc.history.shelf import Shelf, gather, overlay, put, scatter
 
@@ -214,14 +215,14 @@ def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> 
         core, halo = (slice(5, 8), halos[k])
         carrier.prefetch(core, there[k])
         carrier.arrive(fixed=chosen(0.5))
-        in_place, partial, at_halo = chosen(0.3), chosen(0.3), chosen(0.5)
+        in_place, partial, at_halo = [0.0, 0.5, 1.0][step % 3], chosen(0.3), chosen(0.5)
         for table, mine in zip(tables, want, strict=True):
             assert isinstance(table, Carried)
             assert torch.equal(table.pull(there[k]).cpu(), mine[halo])
             if partial and chosen(0.5):
                 continue
             found = table.delivered(core, there[k])
-            if in_place and found is not None:
+            if found is not None and chosen(in_place):
                 found += step
                 table.push(core, found[:3])
                 table.push(there[k], found[3:])
@@ -266,9 +267,29 @@ def test_a_step_finds_its_rows_at_one_of_two_places(table: StagedTable) -> None:
     assert table.held[0] > 0
 
 
+def test_places_stay_the_same_when_somebody_looks_at_the_table(table: StagedTable) -> None:
+    places = set()
+    for step in range(8):
+        table.prefetch(HALO)
+        table.arrive(fixed=True)
+        found = table.delivered(HALO)
+        assert found is not None
+        found += 1
+        table.push(HALO, found)
+        places.add(table.place)
+        table.leave()
+        if step % 2:
+            table.data()
+    assert len(places) == 2
+    assert torch.equal(table.data()[HALO], start()[HALO] + 8)
+
+
 @pytest.mark.gpu
 def test_a_file_that_fits_is_read_by_the_gpu_itself_where_the_system_lets_it() -> None:
     made, by_hand = make("disk-cuda", WIDTH), make("hands-cuda", WIDTH)
+    if not lock(torch.frombuffer(_mapped(4096, None), dtype=torch.int8), made._device, made, read_only=True):
+        pytest.skip("this system does not lock the pages of a file")
+    assert made._reads
     assert not made._writes
     assert not by_hand._reads
 
@@ -318,8 +339,6 @@ def test_a_shelf_knows_its_rows_whatever_was_there_before() -> None:
     overlay(out, torch.tensor([3, 7, 9, 10]), shelf)
     for plane in out:
         assert plane[:, 0].tolist() == [1, 0, 2, 2]
-    overlay(out, torch.tensor([3, 7, 9, 10]), shelf, source=filled(4, 5.0))
-    assert out[1][:, 0].tolist() == [1, 5, 2, 2]
 
 
 def filled(
@@ -357,7 +376,7 @@ def test_the_kernels_are_the_reference(widths: tuple[int, ...], dtype: torch.dty
         place = torch.zeros(n, dtype=torch.int32, device=on)
         gather(host, rows.to(on), into, (shelves[0], shelves[1]), place)
         assert torch.equal(place.cpu()[rows], torch.arange(500, dtype=torch.int32))
-        overlay(into.rows(0, 100), rows[100:200].to(on), shelves[0], source=into.rows(300, 100))
+        overlay(into.rows(0, 100), rows[100:200].to(on), shelves[0])
     for mine, want in zip(out[1], out[0], strict=True):
         assert torch.equal(mine.cpu(), want)
     scatter(out[1], rows.to(cuda), made._rows)
@@ -437,3 +456,28 @@ def test_auto_takes_the_fastest_tier_with_room(
 ) -> None:
     monkeypatch.setattr(auto_module, "free_memory", lambda where: free[where.type] * 2**20)
     assert Auto().choose(2**20, torch.device(device)).name == tier
+
+
+@pytest.mark.parametrize(
+    ("free", "tiers"),
+    [
+        ({"cpu": 100, "cuda": 100}, ["device", "device", "device"]),
+        ({"cpu": 100, "cuda": 10}, ["host", "host", "host"]),
+        ({"cpu": 40, "cuda": 10}, ["host", "host", "disk"]),  # two fit into six tenths of it
+        ({"cpu": 10, "cuda": 10}, ["disk", "disk", "disk"]),
+    ],
+)
+def test_auto_bundles_what_fits_on_a_tier(
+    free: dict[str, int], tiers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_module, "free_memory", lambda where: free[where.type])
+    made: list[tuple[str, int]] = []
+
+    def noted(tier: Device | Pinned | Disk, num_rows: int, widths: Sequence[int], *_: object) -> list[str]:
+        made.append((tier.name, len(widths)))
+        return [tier.name] * len(widths)
+
+    monkeypatch.setattr(auto_module, "tables_of", noted)
+    assert Auto().tables(1, [10, 10, 10], torch.int8, torch.device("cuda")) == tiers
+    together = [(tier, tiers.count(tier)) for tier in dict.fromkeys(tiers)]
+    assert made == ([("device", 1)] * 3 if tiers[0] == "device" else together)

@@ -69,3 +69,18 @@ def test_empty_histories_are_taken_as_they_are() -> None:
         table.data().zero_()
     run.memo[ageing.WAY].add_(1.0)
     assert all(bool(v.isfinite().all()) for v in sweep(run).values())
+
+
+def test_a_model_that_begins_without_recurrence_is_trained() -> None:
+    run = bound()
+    with torch.no_grad():
+        run.problem.model.W.zero_()  # type: ignore[operator]
+    run.refresh()
+    for batch in run.batches():
+        assert torch.isfinite(run.accumulate(batch).loss)
+    assert torch.isfinite(run.memo[ageing.WAY])
+
+
+def test_ages_are_not_kept_where_drift_is_not_undone() -> None:
+    assert ageing.STORED in bound().memo
+    assert ageing.STORED not in bound(undo_drift=False).memo

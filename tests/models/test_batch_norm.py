@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from helpers import chance
 from lmc.models import Pass
 from lmc.models.rows import SHIFT, STRETCH, BatchNorm
+from lmc.models.split import CoreRows
 
 N, CORE, WIDTH = 9, 5, 4
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
@@ -173,3 +174,21 @@ def test_a_core_of_one_row_takes_the_running_statistics() -> None:
     want = ordinary().eval()(x)
     torch.testing.assert_close(bn(x, Pass(num_core=1, steady=True)), want, **TOLERANCE)
     torch.testing.assert_close(bn.running_mean, norm().running_mean, **TOLERANCE)
+
+
+def test_another_networks_batch_norm_is_as_steady() -> None:
+    bn, other = norm(), ordinary()
+    p = Pass(num_core=CORE, steady=True)
+    for seed in range(3):
+        x = rows(seed=seed)
+        with CoreRows([*other.parameters(), *other.buffers()], N, p, other.modules()):
+            got = other(x)
+        torch.testing.assert_close(got, bn(x, p), **TOLERANCE)
+    assert_same_statistics(bn, other)
+
+
+def test_a_core_of_one_row_is_no_batch() -> None:
+    bn = norm()
+    bn(rows(), Pass(num_core=1, steady=True))
+    bn(rows(), Pass(num_core=CORE, steady=True))
+    torch.testing.assert_close(bn.running_mean, rows()[:CORE].mean(0), **TOLERANCE)

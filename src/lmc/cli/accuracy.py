@@ -80,17 +80,17 @@ def accuracy_command(data: DataChoice, choice: AccuracyChoice, model: ModelChoic
     config, *others = config_names(choice.config)
     if others:
         raise ConfigError(f"expected one division for --config (got {choice.config!r})")
-    if choice.full_epochs < choice.epochs:
-        raise ConfigError(f"expected --full-epochs of at least --epochs (got {choice.full_epochs} and {choice.epochs})")
+    epochs, seeds = whole("--epochs", str(choice.epochs)), whole("--seeds", str(choice.seeds))
+    if whole("--full-epochs", str(choice.full_epochs)) % epochs:
+        raise ConfigError(f"expected --full-epochs as a multiple of --epochs (got {choice.full_epochs} and {epochs})")
     labels, lrs = [c.label for c in choices], parse_list(choice.lrs, "--lrs", positive("--lrs"))
     if choice.target is None and first_of(labels, "full") is None:
         raise ConfigError(f"expected full among --methods, or a --target (got {choice.methods!r})")
-    epochs = whole("--epochs", str(choice.epochs))
-    seeds = whole("--seeds", str(choice.seeds))
     cells = accuracy_cells(config, norm_and_dropout(choice.norm), lrs, labels, seeds, epochs, choice.full_epochs)
     graph, layers = load_graph(data), model.layers or 3
     shared = {"graph": graph.name, "data": graph.checksum, "layers": layers, "hidden": model.hidden}
-    book.open({**shared, "config": config, "norm": choice.norm, "device": device.type})
+    lengths = {"epochs": epochs, "full epochs": choice.full_epochs}
+    book.open({**shared, "config": config, "norm": choice.norm, "device": device.type, **lengths})
     with matmul_precision(device) as precision:
         out.print(
             facts(
@@ -123,8 +123,8 @@ def _show(out: Console, book: Book[AccuracyCell, AccuracyRecord], choice: Accura
     records, target = book.read(), choice.target
     rates = rates_of(records)
     full = first_of(rates, "full")
-    if target is None and full is None:
-        out.print("no full batch is trained yet, and there is no --target")
+    if not records or (target is None and full is None):
+        out.print("no cell is done yet" if target else "no full batch is trained yet, and there is no --target")
         return
     if target is None and full is not None:
         targets = targets_of(rates[full], choice.within / 100)

@@ -34,14 +34,17 @@ class Auto:
         return self.choose(num_rows * width * dtype.itemsize, device).table(num_rows, width, dtype, device)
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        """From the first that finds no room on the device on, they travel together."""
+        """Those that come one after the other on a tier off the device travel together."""
         found: list[Table] = []
-        for k, width in enumerate(widths):
-            if self.choose(num_rows * width * dtype.itemsize, device).name != "device":
-                rest = widths[k:]
-                tier = self.choose(num_rows * sum(rest) * dtype.itemsize, device)
-                return found + tables_of(tier, num_rows, rest, dtype, device)
-            found.append(Device().table(num_rows, width, dtype, device))
+        while left := widths[len(found) :]:
+
+            def tier(num: int, left: Sequence[int] = left) -> Store:
+                return self.choose(num_rows * sum(left[:num]) * dtype.itemsize, device)
+
+            first = tier(1)
+            fitting = [num for num in range(1, len(left) + 1) if tier(num).name == first.name]
+            num = 1 if first.name == "device" else max(fitting)
+            found += tables_of(first, num_rows, left[:num], dtype, device)
         return found
 
     def choose(self, size: int, device: torch.device) -> Store:

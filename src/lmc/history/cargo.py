@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(eq=False)
 class Hall:
-    """Memory at fixed places: a recorded step finds its rows, or leaves them, where it did in every epoch.
+    """Memory at fixed places: a recorded step leaves its rows where it did in every epoch.
 
     Steps never run at the same time, and share it.
     """

@@ -128,10 +128,10 @@ if triton is not None:
                         x = tl.where(mine, tl.load(b_values + _at(b_room, b, c, d, k), mask=mine, other=0.0), x)
                     tl.store(out_ptr + _at(room, start + i, c, d, k), x, mask=inside[:, None] & column)
 
-    @triton.jit(do_not_specialize=["room", "start", "from_room", "from_start", "a_num", "a_room", "num"])
+    @triton.jit(do_not_specialize=["room", "start", "a_num", "a_room", "num"])
     def _overlay(  # type: ignore[no-untyped-def]
-        out_ptr, room, start, from_ptr, from_room, from_start, rows_ptr, a_rows, a_values, a_place, a_num, a_room, num,
-        columns_ptr, planes, COPY: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+        out_ptr, room, start, rows_ptr, a_rows, a_values, a_place, a_num, a_room, num,
+        columns_ptr, planes, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         r = tl.load(rows_ptr + i, mask=i < num, other=0).to(tl.int64)
@@ -143,10 +143,6 @@ if triton is not None:
                 k = begin + tl.arange(0, WIDTH)
                 mine = in_a[:, None] & (k < d)[None, :]
                 x = tl.load(a_values + _at(a_room, a, c, d, k), mask=mine, other=0.0)
-                if COPY:
-                    others = (i < num)[:, None] & (k < d)[None, :] & ~mine
-                    old = tl.load(from_ptr + _at(from_room, from_start + i, c, d, k), mask=others, other=0.0)
-                    x, mine = tl.where(mine, x, old), mine | others
                 tl.store(out_ptr + _at(room, start + i, c, d, k), x, mask=mine)
 
     @triton.jit(do_not_specialize=["room", "start", "a_room", "first", "offset", "num"])
@@ -231,20 +227,17 @@ def gather(
     )  # fmt: skip
 
 
-def overlay(out: Planes, rows: Tensor, shelf: Shelf, source: Planes | None = None) -> None:
-    """Row i of out <- row rows[i], where the shelf has it; else row i of the source, where there is one."""
-    if triton is None or not out.flat.is_cuda or not shelf.num:
-        if source is not None:
-            out.copy_(source)
-        if shelf.num and rows.numel():
-            at, here = shelf.find(rows)
-            for mine, others in zip(out, shelf.values, strict=True):
-                mine[here] = others[at[here]]
+def overlay(out: Planes, rows: Tensor, shelf: Shelf) -> None:
+    """Row i of out <- row rows[i], where the shelf has it."""
+    if not shelf.num or not rows.numel():
         return
-    if not rows.numel():
+    if triton is None or not out.flat.is_cuda:
+        at, here = shelf.find(rows)
+        for mine, others in zip(out, shelf.values, strict=True):
+            mine[here] = others[at[here]]
         return
-    args = (*_where(out), *_where(source or out), rows, *_whole(shelf), rows.numel(), out.columns, len(out))
-    _overlay[(triton.cdiv(rows.numel(), NEAR_ROWS),)](*args, COPY=source is not None, **_sizes(out, NEAR_ROWS))
+    args = (*_where(out), rows, *_whole(shelf), rows.numel(), out.columns, len(out))
+    _overlay[(triton.cdiv(rows.numel(), NEAR_ROWS),)](*args, **_sizes(out, NEAR_ROWS))
 
 
 def put(shelf: Shelf, rows: Rows, values: Planes) -> None:

@@ -283,8 +283,9 @@ class StagedTable:
             if sent is None or piece is None or not self._untouched(piece, plane):
                 return False
             values = sent[plane] + values
-        in_place = sent is not None and values.data_ptr() == sent[plane].data_ptr()
         noted = next((w for w in self.log if same(w.rows, rows)), None)
+        in_place = sent is not None and values.data_ptr() == sent[plane].data_ptr()
+        in_place = in_place and (noted is None or noted.in_place)
         if noted is None:
             noted = Write(rows, sent if sent is not None and in_place else self._room(values.shape[0]), piece, in_place)
             self.log.append(noted)
@@ -330,6 +331,7 @@ class StagedTable:
             parcel.gone.wait() if self._writes else parcel.gone.finish()
         if self._load is not None:
             self._load.ticket.wait()
+            self._spare.append(self._load.shelf)
         self._load, self._parcels = None, []
         for w in log if not whole else ():
             for plane in w.planes:

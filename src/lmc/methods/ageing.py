@@ -1,7 +1,7 @@
-"""How far the parameters of a recurrent model have moved since a row of the histories was stored.
+"""How far W of a recurrent model has moved since a row of the histories was stored.
 
-States are old by what the optimiser did meanwhile, and by nothing else: where it did nothing they are to be taken as
-they are. The way that W has gone, |W - W'| / |W| summed over the steps, is one number for all rows, and what it was
+States are old by what the optimiser did meanwhile, and by nothing else: where it left W alone they are taken as they
+are. The way that W has gone, |W - W'| / |W| summed over the steps, is one number for all rows, and what it was
 when a row was stored is one number a row.
 """
 
@@ -34,7 +34,8 @@ def new_ages(problem: Problem) -> dict[str, Tensor]:
 def _way(run: Run) -> Tensor:
     """The way of W up to its value of today."""
     weights = recurrent_model(run.problem.model).W.detach()
-    return run.memo[WAY] + (weights - run.memo[W]).norm() / weights.norm()
+    size = weights.norm()
+    return run.memo[WAY] + torch.where(size > 0, (weights - run.memo[W]).norm() / size, 0.0)
 
 
 def note(run: Run, rows: Rows) -> None:

@@ -4,8 +4,8 @@ A small step is bound by the time its kernels take to launch. All that changes b
 in place: parameters, tables, the dropout generator (which a graph advances as an eager step would). So the whole step,
 forward, backward and the pushes between, is one recording.
 
-Rows that travel do so outside of the recording: they are delivered to the same place before every replay, and what the
-step pushes is picked up behind it, from where the recording left it.
+Rows that travel do so outside of the recording: they are delivered to one of two places, for each of which there is a
+recording, and what the step pushes is picked up behind it, from where the recording left it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class LMC4Rec(HistoryMethod):
         return halo, (Aggregation(forward=P, backward=P),), None  # P[core, ext] is P^T[core, ext]
 
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
-        return ageing.new_ages(problem)
+        return ageing.new_ages(problem) if self.undo_drift else {}
 
     def outer_messages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         P = recurrent.operator_of(batch)
@@ -82,11 +82,13 @@ class LMC4Rec(HistoryMethod):
 
     def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
         super().remember(run, batch, found)
-        ageing.note(run, batch.rows)
+        if self.undo_drift:
+            ageing.note(run, batch.rows)
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         super().fill(run, chunks)
-        ageing.note(run, slice(None))
+        if self.undo_drift:
+            ageing.note(run, slice(None))
 
     def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
         found = super().local(run, batch, dropout)

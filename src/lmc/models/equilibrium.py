@@ -26,7 +26,7 @@ REACH = 10.0
 MOST_LOSS = 0.5
 """A column loses at most this share: messages older than the rows lose more, and must not change their sign."""
 ROWS = 16
-"""Rows that are asked for the change of the columns, as many times the columns."""
+"""Rows that are asked for the change of the columns, as many times the columns: the first, whose P is at hand."""
 RIDGE = 1e-3
 """Share of the mean squared column that is added to every one: columns that are nearly zero have no factor to show."""
 REMEDY = (

@@ -313,6 +313,11 @@ def renormalised(
     return torch.cat([core, halo])
 
 
+def share_of(batches: Tensor, momentum: float) -> Tensor:
+    """What a batch adds to running statistics: as in a plain average of all so far, ``momentum`` at least."""
+    return batches.double().reciprocal().clamp(min=momentum)
+
+
 class BatchNorm(nn.BatchNorm1d):
     """Batch norm with statistics of core rows for core rows, and of halo rows for halo rows (by default).
 
@@ -330,11 +335,11 @@ class BatchNorm(nn.BatchNorm1d):
             )
             return _Affine.apply(unit, self.weight, self.bias, core)
         if p.steady:
-            mean, var, momentum = self.running_mean, self.running_var, self._count()
+            mean, var, momentum = self.running_mean, self.running_var, self._count(core > 1)
             assert self.num_batches_tracked is not None
             assert mean is not None
             assert var is not None
-            share = self.num_batches_tracked.to(mean.dtype).reciprocal().clamp(min=momentum)  # first, plain averages
+            share = share_of(self.num_batches_tracked, momentum)
             return renormalised(x, core, mean, var, self.weight, self.bias, share, self.eps)
         alone = x.shape[0] - core == 1
         halo = F.batch_norm(
@@ -353,8 +358,8 @@ class BatchNorm(nn.BatchNorm1d):
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
-    def _count(self) -> float:
+    def _count(self, batches: int = 1) -> float:
         assert self.num_batches_tracked is not None
         assert self.momentum is not None
-        self.num_batches_tracked.add_(1)
+        self.num_batches_tracked.add_(batches)
         return self.momentum

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lmc.errors import ConfigError
 from lmc.models.dropout import dropout
-from lmc.models.rows import Pass, _Affine, _Linear, _Shift, renormalised
+from lmc.models.rows import Pass, _Affine, _Linear, _Shift, renormalised, share_of
 
 Rule = Literal["split", "live", "frozen", "off"]
 """Rows core first; all rows teach the parameters; none does; not ours."""
@@ -30,12 +30,14 @@ _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
 class CoreRows(TorchFunctionMode):
-    """The mode; ``fixed`` are the parameters and buffers, ``num_rows`` the rows of a pass."""
+    """The mode; ``fixed`` are the parameters and buffers, ``num_rows`` the rows of a pass, ``norms`` the modules among
+    which are those that normalise by batch."""
 
-    def __init__(self, fixed: Iterable[Tensor], num_rows: int, p: Pass) -> None:
+    def __init__(self, fixed: Iterable[Tensor], num_rows: int, p: Pass, norms: Iterable[nn.Module] = ()) -> None:
         super().__init__()
         self._fixed = {id(t): t for t in fixed}  # holds on to them: an id is that of a living tensor
         self._n, self._c, self._p = num_rows, p.core_of(num_rows), p
+        self._batches = {id(m.running_mean): m.num_batches_tracked for m in norms if isinstance(m, nn.BatchNorm1d)}
         self.derived: dict[int, Tensor] | None = None
         """For a network looked at for the first time: all that was computed from rows so far."""
         self.drops = 0
@@ -221,7 +223,9 @@ class CoreRows(TorchFunctionMode):
             unit = normed(x, None, None, keep=True)
             return unit if weight is None or bias is None else _Affine.apply(unit, weight, bias, self._c)
         if self._p.steady and training and mean is not None and var is not None:
-            return renormalised(x, self._c, mean, var, weight, bias, momentum, eps)
+            batches = self._batches.get(id(mean))
+            share = momentum if batches is None else share_of(batches, momentum)
+            return renormalised(x, self._c, mean, var, weight, bias, share, eps)
         core = normed(x[: self._c], weight, bias, keep=True)
         return torch.cat([core, normed(x[self._c :], frozen_weight, frozen_bias, keep=False)])
 

@@ -131,7 +131,8 @@ class Wrapped(Model):
         PX = None
         if x.shape[1] == 2 * self.in_width:  # [P X | X]
             PX, x = x.split(self.in_width, 1)
-        mode = CoreRows([*self.network.parameters(), *self.network.buffers()], x.shape[0], p)
+        fixed = [*self.network.parameters(), *self.network.buffers()]
+        mode = CoreRows(fixed, x.shape[0], p, self.network.modules() if p.steady else ())
         passage = Passage(self.network, self.crossings, x.shape[0], p, at, mode)
         passage.first, passage.swapped = PX, not self.reads_all_rows
         entered = passage.entered if p.halo_teaches and p.num_core is not None else None
