@@ -480,3 +480,14 @@ def test_auto_bundles_what_fits_on_a_tier(
     monkeypatch.setattr(auto_module, "tables_of", noted)
     assert len(Auto().tables(1, [10, 10, 10], torch.int8, torch.device("cuda"))) == 3
     assert made == bundles
+
+
+def test_large_files_share_what_may_stay_mapped() -> None:
+    n, width = RESIDENT // 1024, 256
+    tables = [DiskTable(n + 1, width, torch.float32, CPU, resident=RESIDENT) for _ in range(4)]
+    for first in range(0, n, n // 8):
+        for k, made in enumerate(tables):
+            made.push(slice(first, first + n // 8), torch.full((n // 8, width), float(k)))
+    assert sum(_resident(made) for made in tables) < 1.5 * RESIDENT
+    for k, made in enumerate(tables):
+        assert made.pull(slice(0, n)).eq(k).all()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,12 @@ from lmc.history.staged import StagedTable
 
 RESIDENT = 2**26
 SHARE = 1 / 128
-"""Bytes of a table's file that may stay mapped, at least, and as a share of the memory that is free; beyond, pages are
-handed back to the system, which keeps them cached as long as nobody else wants the memory."""
+"""Bytes of files that may stay mapped, at least, and as a share of the memory that is free. Files that are no larger
+together stay mapped as a whole; of all others together so much does. Beyond, pages are handed back to the system, which
+keeps them cached as long as nobody else wants the memory."""
+_SMALL: weakref.WeakSet[DiskTable] = weakref.WeakSet()
+_LARGE: weakref.WeakSet[DiskTable] = weakref.WeakSet()
+_LOCK = threading.Lock()
 
 
 class DiskTable(StagedTable):
@@ -45,7 +51,9 @@ class DiskTable(StagedTable):
         self._map = _mapped(size, path)
         self._touched = 0
         self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
-        self._fits = size <= self._resident
+        with _LOCK:
+            self._fits = sum(len(table._map) for table in _SMALL) + size <= self._resident
+            (_SMALL if self._fits else _LARGE).add(self)
         flat = torch.frombuffer(self._map, dtype=dtype, count=numbers) if numbers else torch.zeros(0, dtype=dtype)
         lockable: Literal["read", "none"] = "read" if self._fits and device.type == "cuda" else "none"
         super().__init__(Planes.over(flat, widths, device), device, behind, "disk", lockable)
@@ -66,10 +74,12 @@ class DiskTable(StagedTable):
         if self._fits:
             return
         pages = max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
-        self._touched += values.shape[0] * pages
-        if self._touched > self._resident and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: what was written stays written
-            self._touched = 0
+        with _LOCK:
+            self._touched += values.shape[0] * pages
+            if sum(table._touched for table in _LARGE) > self._resident and hasattr(mmap, "MADV_DONTNEED"):
+                for table in _LARGE:
+                    table._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: what was written stays written
+                    table._touched = 0
 
 
 @dataclass(frozen=True)
