@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from lmc.errors import ConfigError
 from lmc.history.base import Rows, Table
 from lmc.history.carried import carried
 from lmc.history.memory import free_memory
-from lmc.history.planes import Planes
+from lmc.history.planes import Planes, count
 from lmc.history.staged import StagedTable
 
 RESIDENT = 2**26
@@ -59,23 +59,40 @@ class DiskTable(StagedTable):
         super().__init__(Planes.over(flat, widths, device), device, behind, "disk", lockable)
 
     def _gather(self, rows: Rows, plane: int, into: Tensor | None = None) -> Tensor:
-        found = super()._gather(rows, plane, into)
-        # a view of mapped pages would fault in behind our count
-        found = found.clone() if isinstance(rows, slice) and into is None and not self._cuda else found
-        self._count(found)
-        return found
+        if into is None:  # a view of mapped pages would fault in behind our count
+            shape = count(rows), self._rows.widths[plane]
+            into = torch.empty(shape, dtype=self._rows.flat.dtype, pin_memory=self._cuda)
+        for some, mine in self._pieces(rows, into):
+            super()._gather(some, plane, mine)
+            self._count(mine)
+        return into
 
     def _change(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
-        super()._change(rows, values, plane, adds)
-        self._count(values)
+        for some, mine in self._pieces(rows, values):
+            super()._change(some, mine, plane, adds)
+            self._count(mine)
+
+    def _pieces(self, rows: Rows, values: Tensor) -> Iterator[tuple[Rows, Tensor]]:
+        """The rows, and what belongs to them, so few at a time that what they map stays small."""
+        if self._fits:
+            yield rows, values
+            return
+        num, step = values.shape[0], max(1, self._resident // 4 // self._touches(values))
+        for start in range(0, num, step):
+            stop = min(num, start + step)
+            some = slice(rows.start + start, rows.start + stop) if isinstance(rows, slice) else rows[start:stop]
+            yield some, values[start:stop]
+
+    def _touches(self, values: Tensor) -> int:
+        """Bytes of pages that a row touches, at most, were it alone on them."""
+        return max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
 
     def _count(self, values: Tensor) -> None:
-        """Hand pages back once enough of them were touched; a row touches a page at least."""
+        """Hand pages back once enough of them were touched."""
         if self._fits:
             return
-        pages = max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
         with _LOCK:
-            self._touched += values.shape[0] * pages
+            self._touched += values.shape[0] * self._touches(values)
             if sum(table._touched for table in _LARGE) > self._resident and hasattr(mmap, "MADV_DONTNEED"):
                 for table in _LARGE:
                     table._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: what was written stays written
