@@ -27,6 +27,8 @@ SHARE = 1 / 128
 """Bytes of files that may stay mapped, at least, and as a share of the memory that is free. Files that are no larger
 together stay mapped as a whole; of all others together so much does. Beyond, pages are handed back to the system, which
 keeps them cached as long as nobody else wants the memory."""
+AROUND = 2**16
+"""Bytes that a fault maps at once, the default of Linux."""
 _SMALL: weakref.WeakSet[DiskTable] = weakref.WeakSet()
 _LARGE: weakref.WeakSet[DiskTable] = weakref.WeakSet()
 _LOCK = threading.Lock()
@@ -84,8 +86,8 @@ class DiskTable(StagedTable):
             yield some, values[start:stop]
 
     def _touches(self, values: Tensor) -> int:
-        """Bytes of pages that a row touches, at most, were it alone on them."""
-        return max(values.shape[1] * values.element_size(), mmap.PAGESIZE)
+        """Bytes that reading a row maps: Linux maps the pages around one that is cached, too."""
+        return max(values.shape[1] * values.element_size(), AROUND)
 
     def _count(self, values: Tensor) -> None:
         """Hand pages back once enough of them were touched."""

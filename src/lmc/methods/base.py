@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
+from lmc.heap import hand_back
 from lmc.history import Device, Rows, Store, overwrite, store
 from lmc.methods import recurrent
 from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
@@ -214,6 +215,7 @@ class Method(recurrent.Answers):
                 f"{self.title} samples the entries of one; use LMC4Conv"
             )
         model.prepare(problem.P)
+        hand_back()
         return Run(self, problem, clusters, seed, keep_batches)
 
     def check_kind(self, model: Model) -> None:
