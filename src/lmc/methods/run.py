@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
+from lmc.heap import hand_back
 from lmc.history import Rows, Table, carriers, overwrite, tables_of, together
 from lmc.methods import recurrent
 from lmc.methods.ahead import Drawing, Lookahead
@@ -176,6 +177,7 @@ class Run:
         """Fill the histories exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
         chunks = [self.clusters.core(parts) for parts in self.clusters.epoch(0)]
         self.method.fill(self, [c if isinstance(c, slice) else c.to(self.problem.device) for c in chunks])
+        hand_back()
 
     def inputs(self, batch: Batch) -> Tensor | CSR:
         """What the encoder reads for a batch."""
