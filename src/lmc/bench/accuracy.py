@@ -72,7 +72,7 @@ def accuracy_cells(
 
 def train_cell(stand: Stand, cell: AccuracyCell) -> AccuracyRecord:
     """Train from scratch and evaluate on the way."""
-    run = stand.bind(cell.config, cell.method, cell.seed, None if cell.norm == "none" else cell.norm, cell.dropout)
+    run = stand.bind(cell.config, cell.method, cell.seed, cell.norm, cell.dropout)
     at, seconds, scores = [], [], []
     for epoch, spent in train_epochs(run, cell.epochs, cell.lr):
         if epoch % cell.every == 0:

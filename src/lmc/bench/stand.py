@@ -40,7 +40,7 @@ class Stand:
         self._on_device = graph.to(device)
         self._cuts: dict[tuple[int | None, str], Tensor] = {}
 
-    def bind(self, config: str, label: str, seed: int, norm: str | None = None, dropout: float = 0.0) -> Run:
+    def bind(self, config: str, label: str, seed: int, norm: str = "none", dropout: float = 0.0) -> Run:
         """A method with a new GCN."""
         graph, method = self._on_device, self.methods[config][label]
         model = GCN(
@@ -49,7 +49,7 @@ class Stand:
             graph.num_classes,
             num_layers=self.layers,
             dropout=dropout,
-            norm=norm,
+            norm=None if norm == "none" else norm,
             seed=seed,
         )
         return method.bind(graph, model, parts=self._parts(method), device=self.device, seed=seed)

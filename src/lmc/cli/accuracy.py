@@ -27,6 +27,7 @@ from lmc.cli.cells import (
     Pace,
     choices_of,
     config_names,
+    done_of,
     first_of,
     known,
     markdown,
@@ -40,6 +41,7 @@ from lmc.cli.cells import (
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
 from lmc.cli.grid import norm_and_dropout
 from lmc.cli.speech import console, facts, file_name
+from lmc.cli.speed import named
 from lmc.cli.training import device_name
 from lmc.errors import ConfigError
 from lmc.methods.run import check_device
@@ -66,8 +68,7 @@ class AccuracyChoice:
 def accuracy_command(data: DataChoice, choice: AccuracyChoice, model: ModelChoice, where: RunChoice) -> None:
     """Train every cell that has no line yet, then the table and the figure of all lines."""
     out, pace = console(), Pace(choice.limit)
-    scale = "" if data.scale is None else f"@{data.scale:g}"
-    folder = where.run_dir or Path("runs/bench") / file_name(f"accuracy-{data.source}{scale}")
+    folder = where.run_dir or Path("runs/bench") / file_name(f"accuracy-{named(data)}")
     book = Book(folder, "accuracy", AccuracyCell, AccuracyRecord)
     if choice.target is not None and not 0 < choice.target < 1:
         raise ConfigError(f"expected an accuracy between 0 and 1 for --target (got {choice.target:g})")
@@ -98,7 +99,7 @@ def accuracy_command(data: DataChoice, choice: AccuracyChoice, model: ModelChoic
                     ("graph", repr(graph)),
                     ("model", f"GCN, {layers} layers of {model.hidden}, norm {choice.norm}"),
                     ("device", f"{device_name(device)}, {precision} products"),
-                    ("cells", f"{len(cells)}, of which {len(cells) - len(book.left(cells))} are done"),
+                    ("cells", done_of(book, cells)),
                     ("run folder", str(folder)),
                 ]
             )
@@ -123,13 +124,13 @@ def _show(out: Console, book: Book[AccuracyCell, AccuracyRecord], choice: Accura
     records, target = book.read(), choice.target
     rates = rates_of(records)
     full = first_of(rates, "full")
-    if not records or (target is None and full is None):
+    if target is not None:
+        targets = {r.seed: target for r in records}
+    else:
+        targets = {} if full is None else targets_of(rates[full], choice.within / 100)
+    if not targets:
         out.print("no cell is done yet" if target else "no full batch is trained yet, and there is no --target")
         return
-    if target is None and full is not None:
-        targets = targets_of(rates[full], choice.within / 100)
-    else:
-        targets = {r.seed: target or 0.0 for r in records}
     best = {label: best_rate(those, targets) for label, those in rates.items()}
     goal = fmean(targets.values())
     headers, rows = _table(best, targets)

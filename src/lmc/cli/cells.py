@@ -53,6 +53,11 @@ def known(book: Book[C, R]) -> Book[C, R]:
     return book
 
 
+def done_of(book: Book[C, R], cells: Sequence[C]) -> str:
+    """How many cells there are, and how many have a line."""
+    return f"{len(cells)}, of which {len(cells) - len(book.left(cells))} are done"
+
+
 def parse_list(text: str, flag: str, one: Callable[[str], T]) -> list[T]:
     """Comma-separated values, at least one, each once."""
     values = [one(part.strip()) for part in text.split(",") if part.strip()]

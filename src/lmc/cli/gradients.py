@@ -25,6 +25,7 @@ from lmc.cli.cells import (
     Pace,
     choices_of,
     config_names,
+    done_of,
     first_of,
     known,
     markdown,
@@ -90,7 +91,7 @@ def gradients_command(choice: GradientsChoice, model: ModelChoice, where: RunCho
         ("model", f"GCN, {layers} layers of {model.hidden}"),
     ]
     about += [("device", device_name(device)), ("run folder", str(folder))]
-    about += [("cells", f"{len(cells)}, of which {len(cells) - len(book.left(cells))} are done")]
+    about += [("cells", done_of(book, cells))]
     out.print(facts(about))
     stands = {
         name: Stand(graph, methods[name], device, hidden=model.hidden, layers=layers) for name, graph in graphs.items()

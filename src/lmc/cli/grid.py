@@ -17,6 +17,7 @@ from lmc.cli.cells import (
     Pace,
     choices_of,
     config_names,
+    done_of,
     first_of,
     known,
     markdown,
@@ -29,6 +30,7 @@ from lmc.cli.cells import (
 )
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
 from lmc.cli.speech import console, facts, file_name
+from lmc.cli.speed import named
 from lmc.cli.training import device_name
 from lmc.errors import ConfigError
 from lmc.methods.run import check_device
@@ -59,8 +61,7 @@ class GridChoice:
 def grid_command(data: DataChoice, choice: GridChoice, model: ModelChoice, where: RunChoice) -> None:
     """Train every cell that has no line yet, then the table and the figure of all lines."""
     out, pace = console(), Pace(choice.limit)
-    scale = "" if data.scale is None else f"@{data.scale:g}"
-    folder = where.run_dir or Path("runs/bench") / file_name(f"grid-{data.source}{scale}")
+    folder = where.run_dir or Path("runs/bench") / file_name(f"grid-{named(data)}")
     book = Book(folder, "grid", GridCell, GridRecord)
     if choice.summary_only:
         _show(out, known(book))
@@ -91,7 +92,7 @@ def grid_command(data: DataChoice, choice: GridChoice, model: ModelChoice, where
                     ("graph", repr(graph)),
                     ("model", f"GCN, {layers} layers of {model.hidden}"),
                     ("device", f"{device_name(device)}, {precision} products"),
-                    ("cells", f"{len(cells)}, of which {len(cells) - len(book.left(cells))} are done"),
+                    ("cells", done_of(book, cells)),
                     ("run folder", str(folder)),
                 ]
             )

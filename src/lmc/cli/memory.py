@@ -18,6 +18,7 @@ from lmc.cli.cells import (
     Pace,
     choices_of,
     config_names,
+    done_of,
     known,
     markdown,
     mb_figure,
@@ -73,7 +74,7 @@ def memory_command(data: DataChoice, choice: MemoryChoice, model: ModelChoice, w
         ("graph", repr(graph)),
         ("model", f"GCN, {setup.layers} layers of {setup.hidden}, dropout {setup.dropout:g}"),
         ("device", f"{device_name(device)}, torch {torch.__version__}"),
-        ("lines", f"{len(cells)}, of which {len(cells) - len(book.left(cells))} are done"),
+        ("lines", done_of(book, cells)),
         ("run folder", str(folder)),
     ]
     out.print(facts(about))

@@ -30,6 +30,7 @@ from lmc.cli.build import build_method, load_graph, options_of
 from lmc.cli.cells import (
     Pace,
     choices_of,
+    done_of,
     known,
     markdown_table,
     mb_figure,
@@ -111,7 +112,7 @@ def scale_command(data: DataChoice, choice: ScaleChoice, model: ModelChoice, whe
         book.open(settings)
         about += [
             ("time", f"median of {setup.repeat} epochs after {setup.warmup}; training steps with Adam, no evaluation"),
-            ("lines", f"{len(cells)}, of which {len(cells) - len(book.left(cells))} are done"),
+            ("lines", done_of(book, cells)),
             ("run folder", str(folder)),
         ]
         out.print(facts(about))

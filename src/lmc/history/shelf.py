@@ -91,6 +91,29 @@ if triton is not None:
     def _at(room, i, before, d, k):  # type: ignore[no-untyped-def]
         return room.to(tl.int64) * before + i.to(tl.int64)[:, None] * d + k[None, :]
 
+    @triton.jit
+    def _copy(  # type: ignore[no-untyped-def]
+        from_ptr,
+        from_room,
+        i,
+        to_ptr,
+        to_room,
+        j,
+        chosen,
+        columns_ptr,
+        planes,
+        ALIGN: tl.constexpr,
+        WIDTH: tl.constexpr,
+    ):
+        for plane in range(0, planes):
+            c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
+            d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
+            for begin in range(0, d, WIDTH):
+                k = begin + tl.arange(0, WIDTH)
+                mine = chosen[:, None] & (k < d)[None, :]
+                x = tl.load(from_ptr + _at(from_room, i, c, d, k), mask=mine, other=0.0)
+                tl.store(to_ptr + _at(to_room, j, c, d, k), x, mask=mine)
+
     @triton.jit(
         do_not_specialize=["far", "num", "skip_from", "skip_to", "room", "start", "a_num", "a_room", "b_num", "b_room"]
     )
@@ -136,14 +159,7 @@ if triton is not None:
         i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         r = tl.load(rows_ptr + i, mask=i < num, other=0).to(tl.int64)
         a, in_a = _find(a_rows, a_place, a_num, r, i < num)
-        for plane in range(0, planes):
-            c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
-            d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
-            for begin in range(0, d, WIDTH):
-                k = begin + tl.arange(0, WIDTH)
-                mine = in_a[:, None] & (k < d)[None, :]
-                x = tl.load(a_values + _at(a_room, a, c, d, k), mask=mine, other=0.0)
-                tl.store(out_ptr + _at(room, start + i, c, d, k), x, mask=mine)
+        _copy(a_values, a_room, a, out_ptr, room, start + i, in_a, columns_ptr, planes, ALIGN, WIDTH)
 
     @triton.jit(do_not_specialize=["room", "start", "a_room", "first", "offset", "num"])
     def _put(  # type: ignore[no-untyped-def]
@@ -156,14 +172,7 @@ if triton is not None:
         r = first + i.to(tl.int64) if RUN else tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
         tl.store(a_rows + at, r, mask=inside)
         tl.store(a_place + r, at.to(tl.int32), mask=inside)
-        for plane in range(0, planes):
-            c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
-            d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
-            for begin in range(0, d, WIDTH):
-                k = begin + tl.arange(0, WIDTH)
-                mine = inside[:, None] & (k < d)[None, :]
-                x = tl.load(values_ptr + _at(room, start + i, c, d, k), mask=mine, other=0.0)
-                tl.store(a_values + _at(a_room, at, c, d, k), x, mask=mine)
+        _copy(values_ptr, room, start + i, a_values, a_room, at, inside, columns_ptr, planes, ALIGN, WIDTH)
 
     @triton.jit(do_not_specialize=["room", "start", "far", "a_num", "num"])
     def _scatter(  # type: ignore[no-untyped-def]
@@ -177,14 +186,7 @@ if triton is not None:
             if BUT:
                 _, in_a = _find(a_rows, a_place, a_num, r, inside)
                 inside = inside & ~in_a
-            for plane in range(0, planes):
-                c = tl.multiple_of(tl.load(columns_ptr + plane), ALIGN)
-                d = tl.multiple_of(tl.load(columns_ptr + plane + 1) - c, ALIGN)
-                for begin in range(0, d, WIDTH):
-                    k = begin + tl.arange(0, WIDTH)
-                    mine = inside[:, None] & (k < d)[None, :]
-                    x = tl.load(values_ptr + _at(room, start + i, c, d, k), mask=mine, other=0.0)
-                    tl.store(table_ptr + _at(far, r, c, d, k), x, mask=mine)
+            _copy(values_ptr, room, start + i, table_ptr, far, r, inside, columns_ptr, planes, ALIGN, WIDTH)
 
 
 def gather(

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from lmc.report.figure import looks_of
+from lmc.report.figure import legend_below, looks_of, plain
 
 Curve = Sequence[tuple[float, float, float]]
 """Epochs, seconds, accuracy."""
@@ -30,13 +29,7 @@ def accuracy_figure(curves: Mapping[str, Curve], target: float, title: str) -> F
     shown = [100 * point[2] for curve in curves.values() for point in curve]
     axes.set_ylim(100 * target - 6, max(*shown, 100 * target) + 0.6)
     figure.axes[0].set_ylabel("test accuracy, %", fontsize=10)
-    figure.legend(
-        handles=[Line2D([], [], color=k.colour, linestyle=k.dashes, label=k.name) for k in looks.values()],
-        loc="outside lower left",
-        ncols=len(looks),
-        frameon=False,
-        fontsize=9.5,
-    )
+    legend_below(figure, looks)
     return figure
 
 
@@ -46,7 +39,4 @@ def _dress(axes: Axes, name: str) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(name, fontsize=10)
-    axes.grid(axis="y", color="#e2e2e2", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
+    plain(axes)

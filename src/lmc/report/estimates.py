@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from lmc.report.figure import Look, looks_of
+from lmc.report.figure import Look, legend_below, looks_of, plain
 from lmc.results import ErrorRecord, RunRecord
 
 Points = list[tuple[float, float]]
@@ -41,13 +40,7 @@ def estimates_figure(
         panels[1][column].set_xlabel("epoch", fontsize=10)
     panels[0][0].set_ylabel("training loss", fontsize=10)
     panels[1][0].set_ylabel("relative error of V", fontsize=10)
-    figure.legend(
-        handles=[Line2D([], [], color=k.colour, linestyle=k.dashes, label=k.name) for k in looks.values()],
-        loc="outside lower left",
-        ncols=len(looks),
-        frameon=False,
-        fontsize=9.5,
-    )
+    legend_below(figure, looks)
     return figure
 
 
@@ -61,7 +54,4 @@ def _draw(
             axes.plot(xs, ys, color=looks[label].colour, linestyle=looks[label].dashes, linewidth=1.6)
     axes.set_yscale("log")
     axes.set_title(title, loc="left", fontsize=11)
-    axes.grid(axis="y", color="#e2e2e2", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
+    plain(axes)

@@ -120,6 +120,20 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path)
 
 
+def legend_below(figure: Figure, looks: Mapping[str, Look]) -> None:
+    """The lines of all methods, under the panels."""
+    handles = [Line2D([], [], color=k.colour, linestyle=k.dashes, label=k.name) for k in looks.values()]
+    figure.legend(handles=handles, loc="outside lower left", ncols=len(looks), frameon=False, fontsize=9.5)
+
+
+def plain(axes: Axes) -> None:
+    """Lines to read values by, behind what is drawn, and no frame."""
+    axes.grid(axis="y", color="#e2e2e2", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9)
+
+
 def looks_of(labels: Sequence[str]) -> dict[str, Look]:
     """How each method is drawn, by its label."""
     looks: dict[str, Look] = {}
@@ -235,8 +249,5 @@ def _dress(axes: Axes, title: str, xlabel: str) -> None:
         axes.set_xlabel(xlabel, fontsize=10)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=xlabel == "epoch"))
-    axes.grid(axis="y", color="#e2e2e2", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9)
+    plain(axes)
     axes.tick_params(axis="y", which="minor", length=0)
