@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lmc import data, diagnostics, errors, graph, history, methods, models, partition, results, testing, train
+    from lmc import (
+        data,
+        diagnostics,
+        engine,
+        errors,
+        graph,
+        methods,
+        models,
+        partition,
+        results,
+        stores,
+        testing,
+        train,
+    )
     from lmc.data import load, save
     from lmc.graph import Graph
     from lmc.heap import keep_memory
-    from lmc.models import wrap
+    from lmc.pyg import wrap
     from lmc.results import EpochRecord, RunRecord
     from lmc.train import evaluate, fit
 
@@ -26,18 +39,19 @@ _HOMES = {
     "keep_memory": "lmc.heap",
     "load": "lmc.data",
     "save": "lmc.data",
-    "wrap": "lmc.models",
+    "wrap": "lmc.pyg",
 }
 _ROOMS = (
     "data",
     "diagnostics",
+    "engine",
     "errors",
     "graph",
-    "history",
     "methods",
     "models",
     "partition",
     "results",
+    "stores",
     "testing",
     "train",
 )
@@ -48,11 +62,11 @@ __all__ = [
     "RunRecord",
     "data",
     "diagnostics",
+    "engine",
     "errors",
     "evaluate",
     "fit",
     "graph",
-    "history",
     "keep_memory",
     "load",
     "methods",
@@ -60,6 +74,7 @@ __all__ = [
     "partition",
     "results",
     "save",
+    "stores",
     "testing",
     "train",
     "wrap",

@@ -10,14 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmc.engine.exact import exact_logits, exact_states
 from lmc.errors import ConfigError, LmcError
 from lmc.graph import CSR, Aggregation, Graph
-from lmc.history import Device, Table
 from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method, Problem, Run
 from lmc.methods.base import check_widths
-from lmc.methods.exact import exact_logits, exact_states
-from lmc.models import Model, Pass, wrap
-from lmc.models.split import CoreRows
+from lmc.models import Model, Pass
+from lmc.pyg import wrap
+from lmc.pyg.core_rows_mode import CoreRows
+from lmc.stores import Device, Table
 
 TOLERANCE = 1e-8
 NUM_NODES, NUM_PARTS = 60, 4
@@ -170,7 +171,7 @@ def _graph(model: Model) -> Graph:
 def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
     """The full gradient by plain autograd through the plain forward pass, and its logits in evaluation mode."""
     model = copy.deepcopy(model)
-    if model.drives:  # a wrapped network is compared with itself, run by PyG but for its dropout
+    if model.owns_forward:  # a wrapped network is compared with itself, run by PyG but for its dropout
         x = g.x.to_dense() if isinstance(g.x, CSR) else g.x
         edges = torch.stack([g.adj.indices.long(), g.adj.row_index()])
 

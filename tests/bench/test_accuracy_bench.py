@@ -9,7 +9,7 @@ import torch
 
 import lmc
 from lmc.bench.accuracy import AccuracyRecord, Rate, accuracy_cells, best_rate, rates_of, targets_of, train_cell
-from lmc.bench.stand import Stand
+from lmc.bench.testbed import Testbed
 from lmc.methods import GAS, FullBatch
 from lmc.train import evaluate
 
@@ -53,7 +53,7 @@ def test_the_target_is_the_full_batchs_at_its_best_rate() -> None:
 
 def test_a_cell_is_evaluated_on_the_way() -> None:
     graph = lmc.load("tiny-like", scale=0.2)
-    stand = Stand(graph, {"4/2": {"gas": GAS(4, 2), "full": FullBatch()}}, torch.device("cpu"), hidden=8, layers=2)
+    stand = Testbed(graph, {"4/2": {"gas": GAS(4, 2), "full": FullBatch()}}, torch.device("cpu"), hidden=8, layers=2)
     cells = accuracy_cells("4/2", ("layer", 0.1), [0.05], ["full", "gas"], 1, epochs=3, full_epochs=9)
     full, gas = (train_cell(stand, cell) for cell in cells)
     assert (full.at, gas.at) == ([3, 6, 9], [1, 2, 3])

@@ -10,7 +10,7 @@ import torch
 import lmc
 from helpers import full_loss, hand_graph, random_graph
 from lmc.bench.grid import GridRecord, exact_loss, grid_cells, grid_rows, halo_ratio, train_cell
-from lmc.bench.stand import Stand
+from lmc.bench.testbed import Testbed
 from lmc.graph import Aggregation, gcn_norm
 from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, Method
 from lmc.models import GCN, Pass
@@ -69,7 +69,7 @@ def test_seeds_are_the_outer_loop() -> None:
 
 def test_a_cell_is_a_training_and_divergence_is_said() -> None:
     graph = lmc.load("tiny-like", scale=0.2)
-    stand = Stand(graph, {"4/2": {"gas": GAS(4, 2)}}, CPU, hidden=8, layers=2)
+    stand = Testbed(graph, {"4/2": {"gas": GAS(4, 2)}}, CPU, hidden=8, layers=2)
     (cell,) = grid_cells({"4/2": 8}, [("layer", 0.1)], [0.05], ["gas"], 1)
     record = train_cell(stand, cell)
     assert record.loss is not None

@@ -7,7 +7,7 @@ import torch
 
 import lmc
 from lmc.bench import Setup
-from lmc.bench.memory import MemoryCell, footprint, holds, measure_cell, tensors_in
+from lmc.bench.memory import MemoryCell, footprint, holds, live_tensors, measure_cell
 from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphSAGE, LMC4Conv, Method
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ def graph() -> lmc.Graph:
 def test_tensors_are_found_through_objects_and_containers_once() -> None:
     a = torch.zeros(3)
     module = torch.nn.Linear(2, 2)
-    found = tensors_in({"x": [a, (a, {a})], "m": module, "text": "no", "nothing": None})
+    found = live_tensors({"x": [a, (a, {a})], "m": module, "text": "no", "nothing": None})
     assert {id(t) for t in found} == {id(a), id(module.weight), id(module.bias)}
     assert len(found) == 3
 

@@ -24,8 +24,9 @@ from helpers import (
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method, Run
-from lmc.models import Model, wrap
+from lmc.models import Model
 from lmc.models.gat import GATLayer
+from lmc.pyg import wrap
 
 EXACT = [name for name, build in MORE_MODELS.items() if build(random_graph()).exact]
 LINEAR = [name for name, build in MORE_MODELS.items() if build(random_graph()).linear]

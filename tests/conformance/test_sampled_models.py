@@ -45,7 +45,8 @@ from lmc.methods import (
     Method,
     ShaDow,
 )
-from lmc.models import GCN, Model, RecGCN, wrap
+from lmc.models import GCN, Model, RecGCN
+from lmc.pyg import wrap
 
 ALL = 10**6
 EVERYTHING: dict[str, Method] = {
@@ -101,7 +102,7 @@ def model_of(name: str, g: Graph) -> Model:
 
 def plain_gradient(g: Graph, model: Model) -> Gradients:
     """The full gradient by plain autograd: PyG's own pass for a wrapped network."""
-    if not model.drives:
+    if not model.owns_forward:
         return full_gradient(g, model)
     edges = torch.stack([g.adj.indices.long(), g.adj.row_index()])
     x = g.x.to_dense() if isinstance(g.x, CSR) else g.x

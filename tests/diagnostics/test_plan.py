@@ -14,9 +14,9 @@ from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, 
 from lmc.diagnostics.plan import ROOM, Division, changes
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
-from lmc.history import HostTable
 from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec, Placement
 from lmc.models import GCN, SAGE, Model, RecGCN
+from lmc.stores import HostTable
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_plan_counts_rows_on_their_way(division: Division, cls: type[HistoryMe
     run = method.bind(g, model, division.parts)
     for batch in run.batches():
         run.accumulate(batch)
-    measured = sum(sum(table.held) for table in run.travelling)
+    measured = sum(run.staging.held)
     assert found == pytest.approx(measured, rel=0.15)
 
 

@@ -22,10 +22,10 @@ from helpers import (
     worst_error,
 )
 from lmc.diagnostics import estimated_errors, gradient_error, staleness
+from lmc.engine.exact import exact_adjoints, exact_states
 from lmc.errors import ConfigError
 from lmc.graph import Graph, gcn_norm
 from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, ClusterMethod, CMC4Rec, LMC4Rec, Run
-from lmc.methods.exact import exact_adjoints, exact_states
 from lmc.models import Pass, RecGCN
 
 EXACT = {name: cls for name, cls in RECURRENT.items() if "exact with exact histories" in cls.facts}

@@ -19,11 +19,11 @@ from helpers import (
     total_error,
     worst_error,
 )
+from lmc.engine.exact import chunks_of, exact_adjoints, exact_logits, exact_states
 from lmc.graph import Aggregation, Graph, gcn_norm
-from lmc.history import Device, Table
 from lmc.methods import GAS, GraphFM, HistoryMethod, LMC4Conv, Problem, Run
-from lmc.methods.exact import chunks_of, exact_adjoints, exact_logits, exact_states
 from lmc.models import GCN, Model, Pass
+from lmc.stores import Device, Table
 
 
 def states_and_adjoints(g: Graph, model: Model, cut: str) -> tuple[list[Tensor], list[Tensor]]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from helpers import chance
 from lmc.models import Pass
 from lmc.models.rows import SHIFT, STRETCH, BatchNorm
-from lmc.models.split import CoreRows
+from lmc.pyg.core_rows_mode import CoreRows
 
 N, CORE, WIDTH = 9, 5, 4
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}

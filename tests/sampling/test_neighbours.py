@@ -7,7 +7,8 @@ import torch
 
 from helpers import chance, lonely_graph, random_graph, random_sparse
 from lmc.graph import gcn_norm
-from lmc.sampling import Neighbours, fused, joined
+from lmc.kernels import neighbours as fused
+from lmc.sampling import Neighbours, joined
 from lmc.sampling.neighbours import distinct
 
 

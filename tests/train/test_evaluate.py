@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 
 import lmc
 from helpers import hand_graph
+from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, gcn_norm
 from lmc.methods import Problem
-from lmc.methods.exact import chunks_of, exact_logits, exact_states
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -32,7 +32,7 @@ def test_logits_in_chunks_equal_the_full_forward_pass(which: int, size: int) -> 
     model = models(g)[which].double()
     problem = Problem.of(g, model, torch.device("cpu"))
     chunks = [slice(a, min(a + size, g.num_nodes)) for a in range(0, g.num_nodes, size)]
-    store = lmc.history.Device()
+    store = lmc.stores.Device()
     states = dict(exact_states(problem, chunks, lambda _, w: store.table(8, w, torch.float64, problem.device)))
     logits = torch.cat([part for _, part in exact_logits(problem, chunks, states[model.num_layers])])
     model.eval()

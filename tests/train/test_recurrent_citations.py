@@ -14,8 +14,8 @@ import torch
 
 import lmc
 from lmc.bench.recurrent import RecurrentSetup, time_recurrent
+from lmc.engine.run import check_device
 from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, CMC4Rec, LMC4Rec
-from lmc.methods.run import check_device
 from lmc.models import RecGCN
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]

@@ -9,8 +9,8 @@ import safetensors
 import torch
 
 from helpers import chance, make, parts_of, random_graph
-from lmc.history import Disk, Pinned, Store
 from lmc.methods import CMC
+from lmc.stores import Disk, Pinned, Store
 from lmc.train import checkpoint, tensorfile
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 
-from lmc.bench.stand import Stand, free, train_epochs
+from lmc.bench.testbed import Testbed, free, train_epochs
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -70,7 +70,7 @@ def accuracy_cells(
     ]
 
 
-def train_cell(stand: Stand, cell: AccuracyCell) -> AccuracyRecord:
+def train_cell(stand: Testbed, cell: AccuracyCell) -> AccuracyRecord:
     """Train from scratch and evaluate on the way."""
     run = stand.bind(cell.config, cell.method, cell.seed, cell.norm, cell.dropout)
     at, seconds, scores = [], [], []

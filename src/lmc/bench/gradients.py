@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from lmc.bench.compare import measure
-from lmc.bench.stand import Stand, free, train_epochs
+from lmc.bench.testbed import Testbed, free, train_epochs
 from lmc.diagnostics import GradientProbe
 
 
@@ -53,7 +53,7 @@ def gradient_cells(
     ]
 
 
-def measure_cell(stand: Stand, cell: GradientCell, epochs: int, every: int) -> GradientRecord:
+def measure_cell(stand: Testbed, cell: GradientCell, epochs: int, every: int) -> GradientRecord:
     """Train from scratch, without norm and dropout, and measure after every ``every`` epochs."""
     run = stand.bind(cell.config, cell.method, cell.seed)
     probe = GradientProbe(run)

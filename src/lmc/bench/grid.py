@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmc.bench.stand import Stand, free, train_epochs
+from lmc.bench.testbed import Testbed, free, train_epochs
+from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.methods import ClusterMethod, Run
-from lmc.methods.exact import chunks_of, exact_logits, exact_states
 from lmc.models import BatchNorm
 from lmc.train.evaluate import evaluate_problem
 
@@ -86,7 +86,7 @@ def grid_cells(
     ]
 
 
-def train_cell(stand: Stand, cell: GridCell) -> GridRecord:
+def train_cell(stand: Testbed, cell: GridCell) -> GridRecord:
     """Train from scratch and measure."""
     run = stand.bind(cell.config, cell.method, cell.seed, cell.norm, cell.dropout)
     ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)

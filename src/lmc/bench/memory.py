@@ -14,9 +14,9 @@ from torch import Tensor
 from lmc.bench.epoch import Setup, train_step
 from lmc.bench.measure import allocated_bytes
 from lmc.bench.speed import WHOLE, build
-from lmc.bench.stand import free
+from lmc.bench.testbed import free
 from lmc.diagnostics import divide, peak_bytes, plan
-from lmc.graph import Graph, tensors_in
+from lmc.graph import Graph, live_tensors
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Placement, Run
 from lmc.train.optimiser import adam
 
@@ -152,7 +152,7 @@ def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, in
     for tier, data in tables:
         storage = data.untyped_storage()
         seen[storage.data_ptr()] = tier, storage.nbytes()
-    for tensor in tensors_in([run, optimizer]):
+    for tensor in live_tensors([run, optimizer]):
         storage = tensor.untyped_storage()
         tier = "device" if tensor.device.type == problem.device.type else "host"
         seen.setdefault(storage.data_ptr(), (tier, storage.nbytes()))

@@ -10,10 +10,10 @@ from statistics import fmean, median
 import torch
 
 from lmc.bench.measure import wait
+from lmc.engine.recurrent import local
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import Method, Run
-from lmc.methods.recurrent import local
 from lmc.models import RecGCN
 from lmc.train.optimiser import adam
 

@@ -13,7 +13,7 @@ from lmc.bench.epoch import FULL, Setup, ready, time_run
 from lmc.bench.measure import allocated_bytes
 from lmc.bench.memory import footprint
 from lmc.bench.speed import WHOLE
-from lmc.bench.stand import free
+from lmc.bench.testbed import free
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import Method

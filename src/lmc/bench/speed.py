@@ -13,7 +13,7 @@ import torch
 from lmc.bench import traffic
 from lmc.bench.epoch import FULL, PYG, Setup, ready, time_pyg, time_run, train_epoch
 from lmc.bench.measure import allocated_bytes
-from lmc.bench.stand import free
+from lmc.bench.testbed import free
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import FullBatch, Method, Run

@@ -25,10 +25,10 @@ from typing import Any, cast
 import torch
 
 from lmc.bench.measure import fastest_ms
+from lmc.engine.recurrent import operator_of, recurrent_model, split
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.methods import Run
-from lmc.methods.recurrent import operator_of, recurrent_model, split
 from lmc.models.equilibrium import Equilibrium
 from lmc.models.recurrent import with_tolerance
 

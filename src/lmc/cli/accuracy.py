@@ -21,7 +21,7 @@ from lmc.bench.accuracy import (
 )
 from lmc.bench.cells import Book
 from lmc.bench.measure import matmul_precision
-from lmc.bench.stand import Stand
+from lmc.bench.testbed import Testbed
 from lmc.cli.build import load_graph
 from lmc.cli.cells import (
     Pace,
@@ -39,12 +39,12 @@ from lmc.cli.cells import (
     work_and_show,
 )
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
+from lmc.cli.console import console, facts, file_name
 from lmc.cli.grid import norm_and_dropout
-from lmc.cli.speech import console, facts, file_name
 from lmc.cli.speed import named
 from lmc.cli.training import device_name
+from lmc.engine.run import check_device
 from lmc.errors import ConfigError
-from lmc.methods.run import check_device
 from lmc.report import accuracy_figure, save
 
 
@@ -104,7 +104,7 @@ def accuracy_command(data: DataChoice, choice: AccuracyChoice, model: ModelChoic
                 ]
             )
         )
-        stand = Stand(graph, {config: methods_in(config, choices)}, device, hidden=model.hidden, layers=layers)
+        stand = Testbed(graph, {config: methods_in(config, choices)}, device, hidden=model.hidden, layers=layers)
         work_and_show(
             out,
             book,

@@ -25,7 +25,7 @@ from lmc.cli.choices import (
     parse_fanouts,
     parse_methods,
 )
-from lmc.cli.speech import spoken_errors
+from lmc.cli.console import spoken_errors
 from lmc.heap import keep_memory
 
 _ENVIRONMENT = {

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lmc.cli.speech import console, spoken_errors
+from lmc.cli.console import console, spoken_errors
 
 
 def bench_estimates(

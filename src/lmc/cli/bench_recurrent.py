@@ -10,7 +10,7 @@ import typer
 
 from lmc.cli import options as o
 from lmc.cli.choices import DataChoice, MethodOptions, parse_methods
-from lmc.cli.speech import console, facts, file_name, spoken_errors
+from lmc.cli.console import console, facts, file_name, spoken_errors
 
 
 def bench_recurrent(
@@ -47,8 +47,8 @@ def bench_recurrent(
         from lmc.cli.build import build_method, load_graph, options_of
         from lmc.cli.cells import parse_list, positive
         from lmc.cli.training import device_name
+        from lmc.engine.run import check_device
         from lmc.errors import ConfigError
-        from lmc.methods.run import check_device
         from lmc.results import write_json
 
         cuts, rates = partitions.split(","), [positive("--lrs")(rate.strip()) for rate in lrs.split(",")]

@@ -10,7 +10,7 @@ import typer
 
 from lmc.cli import options as o
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, parse_methods
-from lmc.cli.speech import console, facts, file_name, percent, spoken_errors
+from lmc.cli.console import console, facts, file_name, percent, spoken_errors
 
 
 def bench_sampling(
@@ -41,8 +41,8 @@ def bench_sampling(
         from lmc.cli.build import build_method, load_graph, options_of
         from lmc.cli.cells import whole
         from lmc.cli.training import device_name
+        from lmc.engine.run import check_device
         from lmc.methods import METHODS
-        from lmc.methods.run import check_device
         from lmc.results import write_json
 
         whole("--steps", str(steps))

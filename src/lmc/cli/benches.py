@@ -10,7 +10,7 @@ import typer
 
 from lmc.cli import options as o
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
-from lmc.cli.speech import spoken_errors
+from lmc.cli.console import spoken_errors
 
 Methods = Annotated[
     str, typer.Option("--methods", help="Comma-separated; options after colons: gas,lmc,lmc:alpha=1:score=1.")

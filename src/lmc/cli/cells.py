@@ -18,7 +18,7 @@ from rich.table import Table
 from lmc.bench.cells import Book, C, R
 from lmc.cli.build import build_methods
 from lmc.cli.choices import MethodChoice, MethodOptions, parse_methods
-from lmc.cli.speech import STOPPED
+from lmc.cli.console import STOPPED
 from lmc.cli.timing import parse_configs
 from lmc.errors import CheckpointError, ConfigError
 from lmc.methods import Method

@@ -14,7 +14,7 @@ from lmc.bench import Contestant, compare, contestants
 from lmc.bench.compare import has_error
 from lmc.cli.build import build_methods, build_model, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice, RunChoice
-from lmc.cli.speech import console, error_figure, facts, file_name, percent, seconds
+from lmc.cli.console import console, error_figure, facts, file_name, percent, seconds
 from lmc.cli.training import division_facts, run_facts
 from lmc.errors import ConfigError
 from lmc.methods import ClusterMethod

@@ -19,7 +19,7 @@ from lmc.bench.gradients import (
     gradient_rows,
     measure_cell,
 )
-from lmc.bench.stand import Stand
+from lmc.bench.testbed import Testbed
 from lmc.cli.build import load_graph
 from lmc.cli.cells import (
     Pace,
@@ -37,11 +37,11 @@ from lmc.cli.cells import (
     work_and_show,
 )
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
-from lmc.cli.speech import console, error_figure, facts
+from lmc.cli.console import console, error_figure, facts
 from lmc.cli.training import device_name
+from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import Method
-from lmc.methods.run import check_device
 
 CAPTION = (
     "relative error of a batch's gradient against backward SGD on the same batch, mean over parameters, 3 batches, "
@@ -94,7 +94,8 @@ def gradients_command(choice: GradientsChoice, model: ModelChoice, where: RunCho
     about += [("cells", done_of(book, cells))]
     out.print(facts(about))
     stands = {
-        name: Stand(graph, methods[name], device, hidden=model.hidden, layers=layers) for name, graph in graphs.items()
+        name: Testbed(graph, methods[name], device, hidden=model.hidden, layers=layers)
+        for name, graph in graphs.items()
     }
 
     def work(cell: GradientCell) -> GradientRecord:

@@ -11,7 +11,7 @@ from rich.console import Console
 from lmc.bench.cells import Book
 from lmc.bench.grid import GridCell, GridRecord, GridRow, grid_cells, grid_rows, train_cell
 from lmc.bench.measure import matmul_precision
-from lmc.bench.stand import Stand
+from lmc.bench.testbed import Testbed
 from lmc.cli.build import load_graph
 from lmc.cli.cells import (
     Pace,
@@ -29,11 +29,11 @@ from lmc.cli.cells import (
     work_and_show,
 )
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
-from lmc.cli.speech import console, facts, file_name
+from lmc.cli.console import console, facts, file_name
 from lmc.cli.speed import named
 from lmc.cli.training import device_name
+from lmc.engine.run import check_device
 from lmc.errors import ConfigError
-from lmc.methods.run import check_device
 from lmc.report import grid_figure, save
 
 CAPTION = (
@@ -97,7 +97,7 @@ def grid_command(data: DataChoice, choice: GridChoice, model: ModelChoice, where
                 ]
             )
         )
-        stand = Stand(graph, methods, device, hidden=model.hidden, layers=layers)
+        stand = Testbed(graph, methods, device, hidden=model.hidden, layers=layers)
         work_and_show(out, book, cells, lambda cell: train_cell(stand, cell), _said, lambda: _show(out, book), pace)
 
 

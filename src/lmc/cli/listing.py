@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from lmc.cli.speech import console
+from lmc.cli.console import console
 from lmc.data import describe
+from lmc.engine.problem import Problem
 from lmc.graph import Graph
 from lmc.methods import METHODS, DropEdge, Method
-from lmc.methods.problem import Problem
 from lmc.models import GCN
 
 

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from lmc.cli.choices import PlanChoice, RunChoice
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
+from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.history import free_memory
 from lmc.methods import ClusterMethod, Method, Placement
-from lmc.methods.run import check_device
 from lmc.models import Model
+from lmc.stores import free_memory
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _EASY = 0.3

@@ -44,14 +44,14 @@ from lmc.cli.cells import (
     work_and_show,
 )
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, RunChoice
-from lmc.cli.speech import console, facts, file_name
+from lmc.cli.console import console, facts, file_name
 from lmc.cli.speed import setup_of
 from lmc.cli.timing import parse_configs
 from lmc.cli.training import device_name
 from lmc.data import lookalikes
+from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, FullBatch, Method
-from lmc.methods.run import check_device
 from lmc.report import Growth, save, scale_figure
 from lmc.results import replace
 

@@ -16,11 +16,11 @@ from lmc.bench import EpochTiming, Setup, time_epochs
 from lmc.bench.measure import matmul_precision
 from lmc.cli.build import build_method, load_graph, options_of
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, RunChoice, parse_methods
-from lmc.cli.speech import console, facts, file_name, percent
+from lmc.cli.console import console, facts, file_name, percent
 from lmc.cli.training import device_name
+from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, Method
-from lmc.methods.run import check_device
 from lmc.results import write_json
 
 

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, settings_of
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, PlanChoice, RunChoice
+from lmc.cli.console import console, facts, file_name, percent, seconds
 from lmc.cli.planning import held_to, placement_of, planned
-from lmc.cli.speech import console, facts, file_name, percent, seconds
+from lmc.engine.run import check_device
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
-from lmc.methods.run import check_device
 from lmc.partition import quality
 from lmc.results import EpochRecord, RunRecord, read_run
 from lmc.train import Settings, stop_on_interrupt, train
@@ -66,7 +66,7 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("first layer", run.first_layer),
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
-        *([] if run.problem.dtype == run.problem.wide else [("precision", run.problem.precision)]),
+        *([] if run.problem.dtype == run.problem.accumulate_dtype else [("precision", run.problem.precision)]),
         *([] if set(run.tiers.values()) == {"device"} else [("tiers", tier_names(run.tiers))]),
     ]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.graph import Batch
-from lmc.history import Table
 from lmc.methods import Run
-from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
+from lmc.stores import Table
 
 
 @dataclass(frozen=True)

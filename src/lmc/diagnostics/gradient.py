@@ -47,7 +47,7 @@ class GradientProbe:
         estimate = self.run.gradient(batch)
         whole = next(self._full.batches())
         full = self._full.gradient(whole)
-        if self.run.method.all_rows_teach:
+        if self.run.method.grad_from_all_rows:
             exact = self._full.gradient(self._losses_of(batch, whole))
         else:
             exact = self._oracle.gradient(self._oracle.make_batch(batch.rows, batch.weight))
@@ -56,7 +56,7 @@ class GradientProbe:
 
     def _losses_of(self, batch: Batch, whole: Batch) -> Batch:
         """The whole graph with the losses of a batch's core alone: what a method estimates whose rows all teach."""
-        importance = torch.zeros(whole.num_core, dtype=self.run.problem.wide, device=whole.core.device)
+        importance = torch.zeros(whole.num_core, dtype=self.run.problem.accumulate_dtype, device=whole.core.device)
         importance[batch.core] = 1.0 if batch.importance is None else batch.importance
         return dataclasses.replace(whole, importance=importance, weight=batch.weight)
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
+from lmc.engine.placement import ON_DEVICE
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Placement, Problem
-from lmc.methods.placement import ON_DEVICE
 from lmc.models import Model
 from lmc.sampling import Clusters
 
@@ -103,7 +103,7 @@ def plan(
     if found.travelling:
         # a recorded step has places of its own beside the two that rows come and go by in turns
         rows = found.travelling + (found.standing if fixed and found.run.records else 0)
-        places = sum(table.held[1] for table in found.run.travelling) * n // problem.graph.num_nodes
+        places = found.run.staging.held[1] * n // problem.graph.num_nodes
         items.append(Item("rows on their way", "device", rows + places))
     if not fixed and (device.type == "cuda" or found.travelling):
         items.append(Item("the next batch", "device", found.batch))
@@ -123,7 +123,7 @@ def plan(
 def _features(graph: Graph, problem: Problem) -> list[Item]:
     x, n = graph.x, graph.num_nodes
     if isinstance(x, CSR):
-        size = x.nnz * (4 + problem.wide.itemsize) + 4 * (n + 1)
+        size = x.nnz * (4 + problem.accumulate_dtype.itemsize) + 4 * (n + 1)
         return [Item("features", problem.features, size)]
     X = problem.X if problem.stored is None else problem.stored.data()
     assert isinstance(X, Tensor)
@@ -141,7 +141,7 @@ def _structure(graph: Graph, problem: Problem) -> list[Item]:
     # P and its pattern; numbers a node: where its entries begin, its place in the user's graph and in a block being cut
     edges = _copies(problem) * (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (nnz + n + 1)
     nodes = _copies(problem) * 4 * (n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
-    if not problem.P.far:
+    if not problem.P.on_host:
         return [Item("structure", "device", edges + nodes)]
     return [Item("structure", "host", edges), Item("targets, and places of nodes", "device", nodes)]
 

@@ -123,8 +123,7 @@ def _measured(
         run.accumulate(batch)
         mine.zero_grad(set_to_none=True)
     peak = peak_bytes(step, device)
-    travelling, standing = (sum(t.held[0] for t in run.travelling), sum(t.standing for t in run.travelling))
-    return Probe(peak, held(batch), travelling, standing, run)
+    return Probe(peak, held(batch), run.staging.held[0], run.staging.standing, run)
 
 
 def proportioned(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.methods import Run
-from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def staleness(run: Run) -> Staleness:
     V = {}
     if run.V:
         states = [exact_h[l] for l in sorted(exact_h)]
-        for l, exact in exact_adjoints(problem, chunks, states, lambda _, width: run.table(width, problem.wide)):
+        for l, exact in exact_adjoints(problem, chunks, states, lambda _, w: run.table(w, problem.accumulate_dtype)):
             if l in run.V:
                 V[l] = _distance(run.V[l].data(), exact.data())
     return Staleness(H, V)

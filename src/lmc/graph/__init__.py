@@ -3,11 +3,11 @@
 from lmc.graph.batch import Batch
 from lmc.graph.csr import CSR, row_pieces
 from lmc.graph.graph import SPLITS, Graph
+from lmc.graph.live_tensors import live_tensors
 from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
-from lmc.graph.paged import lock, pages
 from lmc.graph.product import Aggregation, Precomputed, Recalling, accumulate, beside, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
-from lmc.graph.walk import tensors_in
+from lmc.kernels.paged import lock, pages
 
 __all__ = [
     "CSR",
@@ -22,6 +22,7 @@ __all__ = [
     "accumulate",
     "beside",
     "gcn_norm",
+    "live_tensors",
     "lock",
     "normalise",
     "pages",
@@ -29,5 +30,4 @@ __all__ = [
     "row_pieces",
     "sparse_product",
     "spmm",
-    "tensors_in",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
-from lmc.graph.paged import lock, pages
+from lmc.kernels.paged import lock, pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class CSR:
     """A sparse matrix by rows; row ``i`` holds ``indices[indptr[i]:indptr[i + 1]]``.
 
     ``values`` is None for a bare pattern. ``symmetric`` is a promise of the maker: the matrix equals its
-    transpose, so that backward products use the same arrays. Of a ``far`` matrix the entries stay on the host: blocks
+    transpose, so that backward products use the same arrays. Where ``on_host``, the entries stay on the host: blocks
     are cut out of it on the device of its row pointers, nothing else.
     """
 
@@ -26,7 +26,7 @@ class CSR:
     values: Tensor | None  # [nnz]
     num_cols: int
     symmetric: bool = False
-    far: bool = False
+    on_host: bool = False
     _cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -84,7 +84,7 @@ class CSR:
         indices, values = self.indices, self.data
         if device.type == "cuda":
             indices, values = (pages(a.shape, a.dtype).copy_(a) for a in (indices, values))
-        moved = CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, far=True)
+        moved = CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, on_host=True)
         for array in (indices, values):
             lock(array, device, moved)
         return moved

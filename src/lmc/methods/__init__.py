@@ -1,5 +1,8 @@
 """Methods: one paper, one file. Each is an estimator of the gradient behind one interface."""
 
+from lmc.engine.placement import Placement
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run, StepStats
 from lmc.methods.backward_sgd import BackwardSGD
 from lmc.methods.base import ClusterMethod, HistoryMethod, Method
 from lmc.methods.cluster_gcn import ClusterGCN
@@ -16,9 +19,6 @@ from lmc.methods.graph_saint import GraphSAINT
 from lmc.methods.ladies import LADIES
 from lmc.methods.lmc4conv import LMC4Conv
 from lmc.methods.lmc4rec import LMC4Rec
-from lmc.methods.placement import Placement
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run, StepStats
 from lmc.methods.shadow import ShaDow
 from lmc.methods.sign import SIGN
 from lmc.methods.sse import SSE

@@ -13,19 +13,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine import recurrent
+from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
+from lmc.engine.precision import check_precision, row_type
+from lmc.engine.problem import Cut, Problem
+from lmc.engine.run import Run, check_device
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
 from lmc.heap import hand_back
-from lmc.history import Device, Rows, Store, overwrite, store
-from lmc.methods import recurrent
-from lmc.methods.exact import chunks_of, exact_adjoints, exact_states
-from lmc.methods.precision import check_precision, row_type
-from lmc.methods.problem import Cut, Problem
-from lmc.methods.run import Run, check_device
 from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import check_parts, partition
 from lmc.sampling import Clusters
+from lmc.stores import Device, Rows, Store, overwrite, store
 
 Kept = dict[str, dict[int, int]]
 """Tables by name and layer, with their widths."""
@@ -59,7 +59,7 @@ class Method(recurrent.Answers):
     """What batch norm does (:class:`lmc.models.Pass`)."""
     trains_convolutional: ClassVar[bool] = True
     """Whether it trains models of several layers."""
-    halo_teaches: ClassVar[bool] = False
+    grad_from_halo: ClassVar[bool] = False
     """Whether halo rows teach the weights that a sum reads them through (:class:`lmc.models.Pass`)."""
     looks_ahead: ClassVar[bool] = True
     """Whether the batches of an epoch may be drawn before the epoch before has ended."""
@@ -86,7 +86,7 @@ class Method(recurrent.Answers):
             # the tables themselves are filled: recorded steps read and write their memory
             for table in run.V.values():
                 overwrite(table)
-            wide = run.problem.wide
+            wide = run.problem.accumulate_dtype
             own = run.problem.dtype == wide  # else adjoints, which chunks add up, have to be rounded afterwards
             for l, table in exact_adjoints(
                 run.problem, chunks, H, lambda l, w: (run.V.get(l) if own else None) or run.table(w, wide)
@@ -145,12 +145,12 @@ class Method(recurrent.Answers):
         run.prefetch(batch)
         problem.model.train()
         p = Pass(
-            num_core=batch.num_core if batch.num_halo and not self.all_rows_teach else None,
+            num_core=batch.num_core if batch.num_halo and not self.grad_from_all_rows else None,
             pooled=self.pooled_statistics,
             steady=self.steady_statistics,
             dropout=dropout,
             generator=run.generator,
-            halo_teaches=self.halo_teaches,
+            grad_from_halo=self.grad_from_halo,
         )
 
         def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
@@ -179,7 +179,7 @@ class Method(recurrent.Answers):
             parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph.
             device: where to train; "auto" for the GPU where there is one.
             seed: of batches and dropout masks.
-            features: where the features live: "device", "host", "disk", "auto", or a store of :mod:`lmc.history`; only
+            features: where the features live: "device", "host", "disk", "auto", or a store of :mod:`lmc.stores`; only
                 the rows of a batch travel.
             keep_batches: keep fixed batches on the device; False builds each anew when its turn comes.
             precision: "float32", rows of the parameters' own type, or "bfloat16": features, states, adjoints, tables
@@ -189,7 +189,7 @@ class Method(recurrent.Answers):
         check_widths(graph, model)
         self.check_kind(model)
         device = check_device(device)
-        check_precision(precision, self.rounds, self.title)
+        check_precision(precision, self.supports_bfloat16, self.title)
         row_type(precision, model, device)  # what it refuses is refused before a graph is divided
         self.check(model)
         self.check_structure(model, structure)
@@ -238,10 +238,10 @@ class Method(recurrent.Answers):
 
     def reads_batches_alone(self, model: Model) -> bool:
         """Whether no more is read of the edges than those of a batch, so that they may stay on the host."""
-        return isinstance(self, ClusterMethod) and not (model.recurrent or model.drives)
+        return isinstance(self, ClusterMethod) and not (model.recurrent or model.owns_forward)
 
     @property
-    def all_rows_teach(self) -> bool:
+    def grad_from_all_rows(self) -> bool:
         """Whether parameters take their gradient from every computed row (plain autograd of the batch's loss), not from
         core rows alone."""
         return False
@@ -272,12 +272,12 @@ class Method(recurrent.Answers):
         return Device()
 
     @property
-    def rounds(self) -> bool:
+    def supports_bfloat16(self) -> bool:
         """Whether it trains with rows in bfloat16."""
         return True
 
     @property
-    def wide_tables(self) -> frozenset[str]:
+    def accumulated_tables(self) -> frozenset[str]:
         """Tables that are added to, and so keep the parameters' type whatever that of the rows."""
         return frozenset()
 
@@ -345,7 +345,7 @@ class HistoryMethod(ClusterMethod):
 
     Args:
         history: where they live: "device", "host", "disk", "auto" (by free memory), or a store of
-            :mod:`lmc.history`.
+            :mod:`lmc.stores`.
     """
 
     history: str | Store = "device"

@@ -26,17 +26,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lmc.engine.exact import Evaluating, chunks_of, exact_adjoints, exact_messages
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, Extractor, accumulate, spmm
-from lmc.history import Rows, Table
-from lmc.methods import fused
+from lmc.kernels import ledger as fused
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.methods.exact import Evaluating, chunks_of, exact_adjoints, exact_messages
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.models import Operator, Pass
 from lmc.models.rows import as_rows, outer, total
 from lmc.sampling import Clusters
+from lmc.stores import Rows, Table
 
 SUMMED = {"M": "T", "U": "V"}
 """The tables of sums, and what they sum."""
@@ -307,10 +307,10 @@ class CMC(HistoryMethod):
         return {name: dict(layers) for name in names}
 
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
-        return {"R2": torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.wide)}
+        return {"R2": torch.ones(problem.model.num_layers + 1, clusters.num_batches, dtype=problem.accumulate_dtype)}
 
     @property
-    def wide_tables(self) -> frozenset[str]:
+    def accumulated_tables(self) -> frozenset[str]:
         return frozenset(SUMMED)
 
     @property
@@ -341,9 +341,9 @@ class CMC(HistoryMethod):
         states = exact_messages(problem, chunks, T, lambda _, width: run.table(width))
         self._sum_up(run, chunks, "M")
         if self.adjoints:
-            V = run.tables["V"]
+            V, wide = run.tables["V"], problem.accumulate_dtype
             with Evaluating(problem):
-                for l, table in exact_adjoints(problem, chunks, states, lambda _, w: run.table(w, problem.wide)):
+                for l, table in exact_adjoints(problem, chunks, states, lambda _, w: run.table(w, wide)):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))
             self._sum_up(run, chunks, "U")
@@ -389,7 +389,7 @@ class _Given:
 
 def _through(problem: Problem, l: int, rows: Rows, M: Table, T: Table, V: Table) -> Tensor:
     """The adjoint of layer l's sums from that of its state: back through the affine map."""
-    if problem.model.drives:  # its states are the sums
+    if problem.model.owns_forward:  # its states are the sums
         return V.pull(rows)
     m = M.pull(rows).detach().to(problem.dtype).requires_grad_()
     h0 = problem.encode(problem.inputs(rows), Pass())

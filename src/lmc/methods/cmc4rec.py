@@ -19,13 +19,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine import recurrent
+from lmc.engine.problem import Problem
+from lmc.engine.recurrent_exact import blocks_of
+from lmc.engine.run import Run
 from lmc.graph import Aggregation, Batch, spmm
-from lmc.history import Rows
-from lmc.methods import recurrent
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
-from lmc.methods.problem import Problem
-from lmc.methods.recurrent_exact import blocks_of
-from lmc.methods.run import Run
+from lmc.stores import Rows
 
 SUMS = {"H": "M", "V": "U"}
 
@@ -54,7 +54,7 @@ class CMC4Rec(HistoryMethod):
         recurrent.check_share(self.q)
 
     @property
-    def calm_share(self) -> float | None:
+    def history_update_probability(self) -> float | None:
         return self.q
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from lmc.engine.problem import Cut, Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Graph
-from lmc.history import Rows, Store
 from lmc.methods.base import Kept, Layout, Method
 from lmc.methods.full import FullBatch
-from lmc.methods.problem import Cut, Problem
-from lmc.methods.run import Run
 from lmc.models import Model
 from lmc.sampling import Clusters, Thinner, generator
+from lmc.stores import Rows, Store
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class DropEdge(Method):
         return self.inner.estimate(run, batch, keep, dropout)
 
     @property
-    def all_rows_teach(self) -> bool:
-        return self.inner.all_rows_teach
+    def grad_from_all_rows(self) -> bool:
+        return self.inner.grad_from_all_rows
 
     @property
     def several_matrices(self) -> bool:
@@ -122,12 +122,12 @@ class DropEdge(Method):
         return self.inner.tier
 
     @property
-    def rounds(self) -> bool:
-        return self.inner.rounds
+    def supports_bfloat16(self) -> bool:
+        return self.inner.supports_bfloat16
 
     @property
-    def wide_tables(self) -> frozenset[str]:
-        return self.inner.wide_tables
+    def accumulated_tables(self) -> frozenset[str]:
+        return self.inner.accumulated_tables
 
     @property
     def bundles(self) -> tuple[frozenset[str], ...]:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.methods.layer_wise import LayerWise
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.sampling import ColumnNorms
 
 

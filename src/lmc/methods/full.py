@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lmc.engine.problem import Problem
 from lmc.graph import Aggregation
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED, Layout, Method
-from lmc.methods.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.graph import Aggregation, Batch
 from lmc.methods.base import HistoryMethod, Kept, Layout
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class GAS(HistoryMethod):
     outside: ClassVar[str] = "forward from the history, backward dropped"
     step_rows: ClassVar[str] = "core; halo read"
     trains_recurrent: ClassVar[bool] = True
-    halo_teaches: ClassVar[bool] = True
+    grad_from_halo: ClassVar[bool] = True
 
     def layout(self, problem: Problem, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
@@ -40,7 +40,7 @@ class GAS(HistoryMethod):
         return halo, self.operators(problem, core.numel(), P), None
 
     @property
-    def calm_share(self) -> float | None:
+    def history_update_probability(self) -> float | None:
         return 0.5  # as LMC4Rec, of which the paper makes it by dropping the backward compensation
 
     def keeps(self, problem: Problem) -> Kept:

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch
 from lmc.methods.base import HistoryMethod, Kept, Layout
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GraphFM(HistoryMethod):
     paper: ClassVar[str] = "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"
     outside: ClassVar[str] = "forward from the history after a momentum step, backward dropped"
     step_rows: ClassVar[str] = "core and halo"
-    halo_teaches: ClassVar[bool] = True
+    grad_from_halo: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

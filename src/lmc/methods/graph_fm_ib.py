@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.exact import chunks_of
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Batch
-from lmc.history import Rows, Store, store
 from lmc.methods.base import Kept, Method
-from lmc.methods.exact import chunks_of
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, NodeWise
+from lmc.stores import Rows, Store, store
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GraphFMIB(NodeWise):
 
     Args:
         momentum: the weight of the new, sampled state.
-        history: where H lives: "device", "host", or a store of :mod:`lmc.history`.
+        history: where H lives: "device", "host", or a store of :mod:`lmc.stores`.
     """
 
     momentum: float = 0.5

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, Extractor
 from lmc.graph.csr import row_entries
 from lmc.methods.base import Method
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.methods.seeded import UNBIASED_AGGREGATION, check_linear, check_whole
 from lmc.models import Model
 from lmc.sampling import Edges, Nodes, NodeSampler, Walks, generator
@@ -79,11 +79,11 @@ class GraphSAINT(Method):
         check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)
 
     @property
-    def rounds(self) -> bool:
+    def supports_bfloat16(self) -> bool:
         return False
 
     @property
-    def all_rows_teach(self) -> bool:
+    def grad_from_all_rows(self) -> bool:
         return True
 
     @property

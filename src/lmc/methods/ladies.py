@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.run import Run
 from lmc.graph import CSR
 from lmc.methods.layer_wise import LayerWise
-from lmc.methods.run import Run
 
 
 @dataclass(frozen=True)

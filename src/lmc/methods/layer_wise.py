@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.graph import CSR, Aggregation
 from lmc.graph.csr import row_entries
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, LayeredMethod, check_linear, check_whole
 from lmc.models import Model
 from lmc.sampling import ColumnNorms, importance_weights

@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Cut, Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, Recalling
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.compensation import compensate
-from lmc.methods.problem import Cut, Problem
-from lmc.methods.run import Run
 from lmc.models import Operator
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -110,7 +110,9 @@ class LMC4Conv(HistoryMethod):
         Where layer 1 is complete its halo rows are exact, and their adjoints reach no parameter: no history for it.
         """
         model = problem.model
-        if self.cut == "after" and (model.drives or any(model.recalls(l) for l in range(1, model.num_layers + 1))):
+        if self.cut == "after" and (
+            model.owns_forward or any(model.recalls(l) for l in range(1, model.num_layers + 1))
+        ):
             raise ConfigError(
                 f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
             )

@@ -9,14 +9,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lmc.engine import recurrent
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
-from lmc.history import Rows
-from lmc.methods import ageing, recurrent
+from lmc.methods import weight_drift
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.sampling import Clusters
+from lmc.stores import Rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class LMC4Rec(HistoryMethod):
         recurrent.check_share(self.q)
 
     @property
-    def calm_share(self) -> float | None:
+    def history_update_probability(self) -> float | None:
         return self.q
 
     @property
@@ -69,26 +70,26 @@ class LMC4Rec(HistoryMethod):
         return halo, (Aggregation(forward=P, backward=P),), None  # P[core, ext] is P^T[core, ext]
 
     def memo(self, problem: Problem, clusters: Clusters) -> dict[str, Tensor]:
-        return ageing.new_ages(problem) if self.undo_drift else {}
+        return weight_drift.new_ages(problem) if self.undo_drift else {}
 
     def outer_messages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         P = recurrent.operator_of(batch)
         outside = recurrent.split(P.forward, P.num_outputs)[1]
         if not self.undo_drift or outside is None:
             return super().outer_messages(run, batch)
-        moved, shares = ageing.ages(run, batch.rows, batch.halo)
+        moved, shares = weight_drift.ages(run, batch.rows, batch.halo)
         halo = run.H[1].pull(batch.halo).clamp_min(0)
         return spmm(outside, halo), spmm(outside, halo * shares), moved
 
     def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
         super().remember(run, batch, found)
         if self.undo_drift:
-            ageing.note(run, batch.rows)
+            weight_drift.note(run, batch.rows)
 
     def fill(self, run: Run, chunks: list[Rows]) -> None:
         super().fill(run, chunks)
         if self.undo_drift:
-            ageing.note(run, slice(None))
+            weight_drift.note(run, slice(None))
 
     def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
         found = super().local(run, batch, dropout)

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Precomputed
-from lmc.history import Rows
 from lmc.methods.base import Method, Operators
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.models import Model
 from lmc.sampling import Hop, Neighbours, derive, generator, num_batches, shuffled
+from lmc.stores import Rows
 
 EXACT_WITH_ALL_NEIGHBOURS = "exact with all neighbours"
 UNBIASED_AGGREGATION = "unbiased aggregation"
@@ -40,11 +40,11 @@ class SeedMethod(Method):
         check_whole(batch_size=self.batch_size)
 
     @property
-    def all_rows_teach(self) -> bool:
+    def grad_from_all_rows(self) -> bool:
         return True
 
     @property
-    def rounds(self) -> bool:
+    def supports_bfloat16(self) -> bool:
         return False
 
     @property

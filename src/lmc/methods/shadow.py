@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation
 from lmc.methods.base import Operators
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SeedMethod, check_whole, checked_fanouts
 from lmc.sampling import Neighbours, egos
 

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine.exact import chunks_of, cut
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Precomputed
-from lmc.history import Store, Table, store
 from lmc.methods.base import EXACT_ON_ONE_PART, UNBIASED, Operators
-from lmc.methods.exact import chunks_of, cut
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.methods.seeded import SeedMethod
 from lmc.models import Model, Pass
 from lmc.models import sign as sign_model
+from lmc.stores import Store, Table, store
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class SIGN(SeedMethod):
     P^r X is dropped out by itself.
 
     Args:
-        history: where P X, ..., P^k X live: "device", "host", or a store of :mod:`lmc.history`.
+        history: where P X, ..., P^k X live: "device", "host", or a store of :mod:`lmc.stores`.
     """
 
     history: str | Store = "device"

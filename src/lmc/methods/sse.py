@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmc.engine import recurrent
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, spmm
-from lmc.methods import recurrent
 from lmc.methods.base import HistoryMethod, Kept, Layout
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.models import Pass
 
 
@@ -53,7 +53,7 @@ class SSE(HistoryMethod):
         recurrent.check_share(self.q)
 
     @property
-    def calm_share(self) -> float | None:
+    def history_update_probability(self) -> float | None:
         return self.q
 
     def keeps(self, problem: Problem) -> Kept:

@@ -8,15 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from lmc.engine.exact import chunks_of, exact_messages
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
 from lmc.graph import CSR, Aggregation, Batch, spmm
-from lmc.history import Rows, Store, Table, store
 from lmc.methods.base import Kept
-from lmc.methods.exact import chunks_of, exact_messages
-from lmc.methods.problem import Problem
-from lmc.methods.run import Run
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, check_linear
 from lmc.models import Model, Operator
 from lmc.sampling import Hop
+from lmc.stores import Rows, Store, Table, store
 
 UNBIASED_WITH_EXACT_HISTORIES = "unbiased with exact histories"
 
@@ -85,7 +85,7 @@ class VRGCN(NodeWise):
     Args:
         first_layer: "complete" is the paper's preprocessing: P X once, with the features' dropout, where there is one,
             falling on P X. "sampled" samples layer 1 without a control variate.
-        history: where T lives: "device", "host", or a store of :mod:`lmc.history`.
+        history: where T lives: "device", "host", or a store of :mod:`lmc.stores`.
     """
 
     fanouts: int | tuple[int, ...] = 2

@@ -12,7 +12,6 @@ from lmc.models.recurrent import Recurrent
 from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
 from lmc.models.sage import SAGE
 from lmc.models.sign import SIGN
-from lmc.models.wrap import wrap
 
 __all__ = [
     "APPNP",
@@ -34,5 +33,4 @@ __all__ = [
     "Pass",
     "RecGCN",
     "Recurrent",
-    "wrap",
 ]

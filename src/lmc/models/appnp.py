@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
+from lmc.kernels.dropout import dropout as drop
 from lmc.models.base import Activation, Layer, Model
-from lmc.models.dropout import dropout as drop
 from lmc.models.rows import Linear, Operator, Pass
 
 

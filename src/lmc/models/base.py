@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, normalise, renormalise
-from lmc.models import fused
-from lmc.models.dropout import dropout
+from lmc.kernels import rows as fused
+from lmc.kernels.dropout import dropout
 from lmc.models.rows import BatchNorm, Bias, Drawn, LayerNorm, Linear, Operator, Pass
 
 NORMS = (None, "layer", "batch")
@@ -99,7 +99,7 @@ class Model(nn.Module, ABC):
     """Whether parameters are applied to rows before they are aggregated."""
     reads_all_rows: bool = False
     """Whether the input of every row of a batch is read, also where the first operator takes in fewer."""
-    drives: bool = False
+    owns_forward: bool = False
     """Whether the model runs its own forward pass (``drive``) instead of being run layer by layer."""
     keeps_features: bool = False
     """Whether the first layer reads X beside a constant P X."""
@@ -109,7 +109,7 @@ class Model(nn.Module, ABC):
     @property
     def replays(self) -> bool:
         """Whether a pass does the same operations every time, none of which the host waits for: it can be recorded."""
-        return not (self.drives or self.recurrent)
+        return not (self.owns_forward or self.recurrent)
 
     def prepare(self, P: CSR) -> None:
         """Called once with the whole graph's aggregation matrix, before training on it."""
@@ -191,8 +191,8 @@ class Model(nn.Module, ABC):
         return block
 
     def drive(self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]) -> Tensor:
-        """Logits, where the model ``drives``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to compute
-        it, and goes on with what it gets."""
+        """Logits, where the model ``owns_forward``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to
+        compute it, and goes on with what it gets."""
         raise NotImplementedError
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:

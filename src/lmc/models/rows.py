@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.graph import CSR, Aggregation, Precomputed, spmm
-from lmc.models import fused
+from lmc.kernels import rows as fused
 
 
 class Operator(Protocol):
@@ -49,9 +49,9 @@ class Pass:
         steady: batch statistics are the core's, for the halo too, held near the running ones (:func:`renormalised`).
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: where the dropout masks come from; None: torch's own generator.
-        halo_teaches: weights before a sum take their gradient from every row the sum reads: right where the adjoint of
-            a halo row comes from core rows alone and ends there (GAS). The gradient is then that of weights after the
-            sum, taken from core rows.
+        grad_from_halo: weights before a sum take their gradient from every row the sum reads: right where the
+            adjoint of a halo row comes from core rows alone and ends there (GAS). The gradient is then that of weights
+            after the sum, taken from core rows.
         drawn: rows whose dropout was drawn together with their activation, until it is asked for
             (:meth:`lmc.models.base.Layer.drop`): by identity, the rows, what became of them, and the rate.
     """
@@ -61,13 +61,13 @@ class Pass:
     steady: bool = False
     dropout: bool = True
     generator: torch.Generator | None = None
-    halo_teaches: bool = False
+    grad_from_halo: bool = False
     drawn: dict[int, tuple[Tensor, Tensor, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def before_sum(self) -> Pass:
         """This pass for weights that are applied before a sum."""
-        return replace(self, num_core=None) if self.halo_teaches else self
+        return replace(self, num_core=None) if self.grad_from_halo else self
 
     def core_of(self, num_rows: int) -> int:
         return num_rows if self.num_core is None else min(self.num_core, num_rows)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lmc.graph import CSR
+from lmc.kernels.dropout import dropout as drop
 from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
-from lmc.models.dropout import dropout as drop
 from lmc.models.rows import Linear, Operator, Pass, linear
 
 

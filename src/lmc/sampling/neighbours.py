@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lmc.graph import CSR
 from lmc.graph.csr import pointers, row_entries
-from lmc.sampling import fused
+from lmc.kernels import neighbours as fused
 
 NOWHERE = 2**40
 """The place of a diagonal entry that a row has not: beyond every other."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import CheckpointError
-from lmc.history import Table
 from lmc.methods import Run
 from lmc.results import replace, replacing
+from lmc.stores import Table
 from lmc.train import tensorfile
 
 FILE = "checkpoint.safetensors"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.graph import SPLITS, Graph
-from lmc.history import Store, Table, store
 from lmc.methods import Problem
 from lmc.methods.base import check_widths
-from lmc.methods.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.models import Model
+from lmc.stores import Store, Table, store
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -55,7 +55,7 @@ def evaluate_problem(
 
     states = exact_states(problem, chunks, make)
     # the tables before the last are freed as it goes, unless the logits read them too
-    kept = deque((table for _, table in states), maxlen=None if problem.model.drives else 1)
+    kept = deque((table for _, table in states), maxlen=None if problem.model.owns_forward else 1)
     for rows, logits in exact_logits(problem, chunks, list(kept)):
         # thresholded here: the metric takes values that all lie in [0, 1] for probabilities
         predicted = (logits > 0).long() if graph.multi_label else logits.argmax(1)

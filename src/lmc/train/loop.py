@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.errors import CheckpointError, ConfigError, Interrupted
 from lmc.graph import Graph
-from lmc.history import Store
 from lmc.methods import Method, Run
-from lmc.methods.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.models import Model
 from lmc.results import EpochRecord, RunRecord, append_line, read_lines, replace, write_lines
+from lmc.stores import Store
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem

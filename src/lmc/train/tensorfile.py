@@ -14,7 +14,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from lmc.history import Table
+from lmc.stores import Table
 
 CHUNK = 2**24
 """Numbers written or read at a time."""

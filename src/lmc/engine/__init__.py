@@ -1,0 +1,1 @@
+"""What runs a method on a graph and a model."""

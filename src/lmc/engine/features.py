@@ -1,0 +1,93 @@
+"""Where the features live: on the training device, or on a slower tier from which the rows of a batch travel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Extractor, Graph, beside, row_pieces, sparse_product, spmm
+from lmc.stores import Auto, Disk, Pinned, StagedTable, Store, Table, overwrite, store
+
+CHUNK = 2**25
+"""Numbers in the features that one piece of P X reads."""
+
+
+def tier_of(choice: str | Store, graph: Graph, width: int, dtype: torch.dtype, device: torch.device) -> Store:
+    """The tier for features of this width; the choice that "auto" makes, by free memory."""
+    tier = store(choice)
+    if isinstance(tier, Auto):
+        size = _entries(graph.x) * (8 if isinstance(graph.x, CSR) else dtype.itemsize) * width // graph.num_features
+        tier = tier.choose(size, device)
+        tier = Pinned() if isinstance(graph.x, CSR) and tier.name == "disk" else tier
+    if isinstance(graph.x, CSR) and tier.name == "disk":
+        raise ConfigError(
+            'expected features "device" or "host" for sparse features (got "disk"): they have no rows of one length'
+        )
+    return tier
+
+
+def permuted(graph: Graph, order: Tensor | None, tier: Store, device: torch.device) -> tuple[Graph, Table | None]:
+    """The graph in run order, and its features as a table where they shall lie on disk: they go there at once, and are
+    never in memory twice."""
+    if not isinstance(tier, Disk) or isinstance(graph.x, CSR):
+        return graph if order is None else graph.permute(order), None
+    x, n = graph.x, graph.num_nodes
+    table = tier.table(n, x.shape[1], x.dtype, device)
+    order = torch.arange(n) if order is None else order.cpu()
+    for rows in runs(n, max(1, CHUNK // x.shape[1])):
+        table.push(rows, x[order[rows].to(x.device)].cpu())
+    return graph.permute(order, x=table.data()), table
+
+
+def aggregated_features(
+    P: CSR, x: Tensor | CSR, table: Table | None, tier: Store, both: bool, dtype: torch.dtype
+) -> Tensor | CSR | Table:
+    """P X, with X beside it where the model reads ``both``, on the tier; P is on the training device.
+
+    It is summed in the type of P, and kept as ``dtype``; sparse features stay in the former.
+    """
+    if isinstance(x, CSR):
+        home = P.device if tier.name == "device" else torch.device("cpu")
+        sparse = x.to(home, P.dtype)
+        product = sparse_product(P, sparse).to(home)
+        return beside(product, sparse) if both else product
+    if tier.name == "device" and not P.on_host:
+        dense = x.to(P.device, P.dtype)
+        PX = spmm(P, dense).to(dtype)
+        return torch.cat([PX, dense.to(dtype)], 1) if both else PX
+    n, d = x.shape
+    found = tier.table(n, 2 * d if both else d, dtype, P.device)
+    blocks = Extractor(P)
+    for rows, _ in row_pieces(P, max(1, CHUNK // d)):
+        index = torch.arange(rows.start, rows.stop, device=P.device)
+        ext = torch.cat([index, blocks.halo(index)])
+        read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, P.dtype)
+        PX = spmm(blocks.block(index, ext), read)
+        found.push(rows, torch.cat([PX, read[: index.numel()]], 1) if both else PX)
+    return found.data() if tier.name == "device" else found
+
+
+def plain_features(
+    x: Tensor | CSR, table: Table | None, tier: Store, device: torch.device, dtype: torch.dtype
+) -> Tensor | CSR | Table:
+    """X on the tier, without a copy where it lies there already."""
+    if isinstance(x, CSR):
+        return x.to(device if tier.name == "device" else "cpu", dtype)
+    if tier.name == "device":
+        return x.to(device, dtype)
+    if x.dtype == dtype and (table is not None or x.device.type == "cpu"):
+        return StagedTable(x, device) if table is None else table
+    n, d = x.shape
+    found = tier.table(n, d, dtype, device)
+    overwrite(found, x)
+    return found
+
+
+def runs(n: int, step: int) -> list[slice]:
+    """The rows 0 .. n - 1 in runs of ``step``."""
+    return [slice(start, min(n, start + step)) for start in range(0, n, step)]
+
+
+def _entries(x: Tensor | CSR) -> int:
+    return x.nnz if isinstance(x, CSR) else x.numel()

@@ -1,0 +1,89 @@
+"""Batches with one of them known in advance, so that what it reads can be sent for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from lmc.graph import Batch, Graph, live_tensors
+
+
+class Lookahead:
+    """An iterator over batches that can also tell which one comes next."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._next: Batch | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch, self._next = self._next or next(self._batches), None
+        return batch
+
+    def peek(self) -> Batch | None:
+        """The batch that comes next, built now; None after the last."""
+        if self._next is None:
+            self._next = next(self._batches, None)
+        return self._next
+
+    def step_begins(self) -> None:
+        """Called before a step is launched."""
+
+    def step_ends(self) -> None:
+        """Called once it is."""
+
+
+class Drawing(Lookahead):
+    """On a GPU: while a step is launched and runs, a second thread draws the next batch on a stream of its own.
+
+    The draw sees all that was asked of the device before the step, and all that is asked after the step sees the draw,
+    so that nothing but the step itself runs beside it: a step must not change what draws read. Batches are those that
+    would be drawn in turn, each with its own generator.
+    """
+
+    def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
+        super().__init__(batches)
+        self._device = device
+        self._stream = _beside(device)
+        self._thread = ThreadPoolExecutor(1, "lmc-draw")
+        self._drawn: Future[Batch | None] | None = None
+
+    def __next__(self) -> Batch:
+        self.step_ends()  # a step that failed has not
+        return super().__next__()
+
+    def step_begins(self) -> None:
+        if self._next is None and self._drawn is None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            self._drawn = self._thread.submit(self._draw)
+
+    def step_ends(self) -> None:
+        if self._drawn is None:
+            return
+        drawn, self._drawn = self._drawn, None
+        self._next = drawn.result()
+        here = torch.cuda.current_stream(self._device)
+        here.wait_stream(self._stream)
+        for tensor in tensors(self._next):
+            tensor.record_stream(here)  # its memory is the other stream's to give out again
+
+    def _draw(self) -> Batch | None:
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            return next(self._batches, None)
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all draws: freed memory is given out again to the stream it was given to."""
+    return torch.cuda.Stream(device, priority=-1)
+
+
+def tensors(batch: Batch | None) -> list[Tensor]:
+    """Every tensor that a batch holds, but those of the graph."""
+    return live_tensors(batch, apart=(Graph,))

@@ -1,0 +1,203 @@
+"""What every method is given: a graph and a model on one device, and the pieces a pass is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
+from lmc.engine.precision import row_type
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Batch, Extractor, Graph
+from lmc.models import Model, Operator, Pass
+from lmc.stores import Store, Table
+
+Cut = Literal["before", "after"]
+At = Callable[[int, Callable[[Operator], Tensor]], Tensor]
+"""(l, layer) -> the state of layer l to go on with, where ``layer(P)`` computes it with the operator P."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """min over the model's parameters of L = 1/|V_L| * sum over labelled i of loss_i.
+
+    Args:
+        graph: the graph in run order, on the training device; its features only where they are read there.
+        model: the model, on the same device.
+        blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
+        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``;
+            a table where it lies on a slower tier.
+        aggregated: the first aggregation is constant and was done once.
+        cut: where a layer's state lies: before its activation, or after it as the paper's equations read.
+        matrices: a wrapped network may aggregate with several matrices of one pattern; ``blocks`` is one of them.
+        kinds: which of them each layer reads.
+        features: the tier of X.
+    """
+
+    graph: Graph
+    model: Model
+    blocks: Extractor
+    X: Tensor | CSR | Table
+    aggregated: bool
+    cut: Cut
+    matrices: tuple[Extractor, ...]
+    kinds: tuple[int, ...]
+    features: str = "device"
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        model: Model,
+        device: torch.device,
+        aggregate: bool = True,
+        cut: Cut = "before",
+        swap_dropout: bool = False,
+        order: Tensor | None = None,
+        features: str | Store = "device",
+        precision: str = "float32",
+        structure: str = "device",
+    ) -> Problem:
+        """Move graph, with its nodes in ``order``, and model to ``device`` and do once what need not be done again.
+
+        With ``swap_dropout``, P X is computed once even where the model drops features out before they are
+        aggregated; the dropout then falls on P X. P is normalised, and P X summed, in the type of the parameters; both
+        are rounded to that of the rows (``precision``) afterwards. Sparse features are not.
+        """
+        if cut not in ("before", "after"):
+            raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
+        model.to(device)
+        wide, rows = next(model.parameters()).dtype, row_type(precision, model, device)
+        dtype = wide if isinstance(graph.x, CSR) else rows
+        aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
+        both = aggregated and model.keeps_features
+        tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
+        graph, table = permuted(graph, order, tier, device)
+        far = structure == "host"
+        graph = graph.to(device, features=False, structure=not far)
+        found, kinds = model.matrices(graph.adj, wide)
+        placed = [matrix.offload(device) for matrix in found] if far else found
+        X: Tensor | CSR | Table
+        if aggregated:
+            X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
+        else:
+            X = plain_features(graph.x, table, tier, device, dtype)
+        if rows != wide:
+            placed = [matrix.to(dtype=rows) for matrix in found]
+            placed = [matrix.offload(device) for matrix in placed] if far else placed
+        matrices = tuple(Extractor(matrix) for matrix in placed)
+        return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
+
+    def on(self, kind: int) -> Problem:
+        """The same with another of its matrices as P."""
+        return self if self.blocks is self.matrices[kind] else replace(self, blocks=self.matrices[kind])
+
+    def of_layer(self, l: int) -> Problem:
+        """The same with the matrix of layer l as P."""
+        return self.on(self.kinds[l - 1])
+
+    def renormalise(self, block: CSR) -> CSR:
+        """P on the subgraph that ``block``, cut out of P, is the pattern of, as if there were nothing else."""
+        return self.model.renormalise(block, self.kinds.index(self.matrices.index(self.blocks)) + 1)
+
+    @property
+    def P(self) -> CSR:
+        return self.blocks.P
+
+    @cached_property
+    def transposed(self) -> Extractor:
+        """Cuts blocks out of P^T."""
+        return self.blocks if self.P.t() is self.P else Extractor(self.P.t())
+
+    @property
+    def device(self) -> torch.device:
+        return self.P.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of rows, tables and P."""
+        return self.P.dtype
+
+    @property
+    def accumulate_dtype(self) -> torch.dtype:
+        """The type of the parameters, of losses, and of what is added up over steps."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def precision(self) -> str:
+        """What :meth:`of` was asked for."""
+        return "bfloat16" if self.dtype == torch.bfloat16 else "float32"
+
+    def completeness(self, P: CSR, halo: Tensor) -> Tensor:
+        """x = deg_local / deg_global of the halo, the last rows of the block P; without self-loops, [num_halo, 1]."""
+        deg_local, deg_global = P.degrees()[P.num_rows - halo.numel() :] - 1, self.P.degrees()[halo] - 1
+        return (deg_local.to(self.accumulate_dtype) / deg_global).unsqueeze(1)
+
+    def inputs(self, rows: slice | Tensor) -> Tensor | CSR:
+        """What the encoder reads for these rows."""
+        if isinstance(self.X, CSR):
+            there = rows if isinstance(rows, slice) else rows.to(self.X.device)
+            return self.X.select_rows(there).to(self.device)
+        if not isinstance(self.X, Tensor):
+            return self.X.pull(rows)
+        return self.X[rows] if isinstance(rows, slice) else self.X.index_select(0, rows)
+
+    @property
+    def stored(self) -> Table | None:
+        """The features as a table, where they lie on a slower tier."""
+        return None if isinstance(self.X, Tensor | CSR) else self.X
+
+    def forward(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
+        """Logits from what :meth:`inputs` gives; the state of every layer is what ``at`` makes of it."""
+        if self.model.owns_forward:
+            return self.model.drive(x, p, at)
+        s = h0 = self.encode(x, p)
+        for l in range(1, self.model.num_layers + 1):
+            s = at(l, partial(self._advance, l, s, p, h0))
+        assert isinstance(s, Tensor)
+        return self.finish(s, p)
+
+    def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
+        """h^0, in the type of the rows; features that are sparse, and not transformed, as they are."""
+        h0 = self.model.encode(x, p)
+        return h0 if isinstance(h0, CSR) else h0.to(self.dtype)
+
+    def _advance(self, l: int, s: Tensor | CSR, p: Pass, h0: Tensor | CSR, P: Operator) -> Tensor:
+        return self.advance(l, s, P, p, h0)
+
+    def advance(self, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+        """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
+        layer = self.model.layer(l)
+        if self.cut == "after":
+            return layer.activate(layer(s, P, p, h0).to(self.dtype), p)
+        if l > 1:
+            assert isinstance(s, Tensor)
+            s = self.model.layer(l - 1).activate(s, p)
+        return layer(s, P, p, h0).to(self.dtype)
+
+    def finish(self, s: Tensor, p: Pass) -> Tensor:
+        """Logits from the state of layer L."""
+        h = self.model.layer(self.model.num_layers).activate(s, p) if self.cut == "before" else s
+        return self.model.decode(h, p)
+
+    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """:meth:`row_losses` of the leading rows of a batch, each with its importance."""
+        num = logits.shape[0]
+        losses = self.row_losses(logits, batch.y[:num], batch.labelled[:num])
+        return losses if batch.importance is None else losses * batch.importance
+
+    def row_losses(self, logits: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """loss_i / |V_L| of every row, zero where it is not labelled; multi-label rows take the mean over labels."""
+        logits = logits.to(self.accumulate_dtype)
+        if self.graph.multi_label:
+            each = F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none")
+            losses = each.mean(1) * labelled
+        else:
+            losses = F.cross_entropy(logits, y.where(labelled, -100), reduction="none", ignore_index=-100)
+        return losses / self.graph.num_labelled

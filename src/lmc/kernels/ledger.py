@@ -1,0 +1,197 @@
+"""The row-wise work of CMC (:mod:`lmc.methods.cmc`) as Triton kernels.
+
+Plain torch passes over the rows of ext about fifteen times in a reading: it gathers, scales, subtracts, copies back,
+each on its own, and measures in two dozen small launches. Here every row is read once and written once, and measured in
+two.
+:meth:`lmc.methods.cmc.Ledger.read` is the reference, and what runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmc.graph import Batch
+from lmc.stores import Carried, DeviceTable, StagedTable, Table
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no GPU build of torch, no Triton
+    triton = None
+
+ROWS = 4
+"""Rows a program serves."""
+CHUNK = 64
+"""Rows of a sample whose sums one program makes: few programs, since one alone adds up what they made."""
+TILE = 16
+"""Rows added up at a time."""
+
+if triton is not None:
+
+    @triton.jit
+    def _tile(ext_ptr, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        k = tl.arange(0, WIDTH)
+        node = tl.load(ext_ptr + i, mask=i < n, other=0)
+        inside = (i < n)[:, None] & (k < d)[None, :]
+        return i, k, i[:, None] * d + k[None, :], node[:, None] * d + k[None, :], inside
+
+    @triton.jit
+    def _news(  # type: ignore[no-untyped-def]
+        t_ptr, clean_ptr, T_ptr, ext_ptr, a_ptr, news_ptr, change_ptr, n, c, d,
+        KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        i, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
+        a = tl.load(a_ptr + k, mask=k < d, other=0.0)
+        wide = a_ptr.dtype.element_ty
+        T = tl.load(T_ptr + there, mask=inside, other=0.0).to(wide)
+        t = tl.load(t_ptr + here, mask=inside, other=0.0).to(wide)
+        tl.store(news_ptr + here, t - a[None, :] * T, mask=inside)
+        if KEEP:
+            core = inside & (i < c)[:, None]
+            clean = tl.load(clean_ptr + here, mask=core, other=0.0).to(wide)
+            tl.store(change_ptr + here, clean - T, mask=core)
+            tl.store(T_ptr + there, clean, mask=core)
+
+    @triton.jit
+    def _known(  # type: ignore[no-untyped-def]
+        M_ptr, A_ptr, ext_ptr, a_ptr, known_ptr, n, d, KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    ):
+        _, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
+        a = tl.load(a_ptr + k, mask=k < d, other=0.0)
+        M = tl.load(M_ptr + there, mask=inside, other=0.0)
+        tl.store(known_ptr + here, a[None, :] * M, mask=inside)
+        if KEEP:
+            A = tl.load(A_ptr + here, mask=inside, other=0.0)
+            tl.store(M_ptr + there, M + A, mask=inside)
+
+    @triton.jit
+    def _sums(  # type: ignore[no-untyped-def]
+        clean_ptr, T_ptr, ext_ptr, out_ptr, n, c, d, core_step, halo_step,
+        CHUNK: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        halo = tl.program_id(1)
+        step = tl.where(halo == 1, halo_step, core_step)
+        end = tl.where(halo == 1, n, c)
+        k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
+        wide = out_ptr.dtype.element_ty
+        zero = tl.load(out_ptr + k, mask=k < 0, other=0.0)
+        ff, fT, TT = zero, zero, zero
+        for first in range(0, CHUNK, TILE):
+            i = halo * c + (tl.program_id(0) * CHUNK + first + g).to(tl.int64) * step
+            inside = (i < end)[:, None] & (k < d)[None, :]
+            node = tl.load(ext_ptr + i, mask=i < end, other=0)
+            f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0).to(wide)
+            T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0).to(wide)
+            ff += tl.sum(f * f, 0)
+            fT += tl.sum(f * T, 0)
+            TT += tl.sum(T * T, 0)
+        out = out_ptr + (tl.program_id(0) * 2 + halo) * 3 * d + k
+        tl.store(out, ff, mask=k < d)
+        tl.store(out + d, fT, mask=k < d)
+        tl.store(out + 2 * d, TT, mask=k < d)
+
+    @triton.jit
+    def _conclude(  # type: ignore[no-untyped-def]
+        sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr
+    ):
+        k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
+        zero = tl.load(sums_ptr + k, mask=k < 0, other=0.0)
+        ff, fT, TT, fT_halo, TT_halo = zero, zero, zero, zero, zero
+        for first in range(0, programs, TILE):
+            core = sums_ptr + (first + g)[:, None] * 6 * d + k[None, :]
+            inside = (first + g < programs)[:, None] & (k < d)[None, :]
+            ff += tl.sum(tl.load(core, mask=inside, other=0.0), 0)
+            fT += tl.sum(tl.load(core + d, mask=inside, other=0.0), 0)
+            TT += tl.sum(tl.load(core + 2 * d, mask=inside, other=0.0), 0)
+            fT_halo += tl.sum(tl.load(core + 4 * d, mask=inside, other=0.0), 0)
+            TT_halo += tl.sum(tl.load(core + 5 * d, mask=inside, other=0.0), 0)
+        a = tl.where(TT_halo > 0, fT_halo / tl.where(TT_halo > 0, TT_halo, 1.0), 1.0)
+        a = tl.minimum(tl.maximum(a, 0.0), 2.0) if DRIFTS else 0.0 * a + 1.0
+        tl.store(a_ptr + k, a, mask=k < d)
+        missed, size = tl.sum(ff - 2 * a * fT + a * a * TT), tl.sum(ff)
+        R2 = tl.where(size > 0, 1 - missed / tl.where(size > 0, size, 1.0), 1.0)
+        tl.store(R2_ptr, tl.minimum(tl.maximum(R2, 0.0), 1.0))
+
+    @triton.jit
+    def _scale(  # type: ignore[no-untyped-def]
+        v_ptr, part_ptr, R2_ptr, out_ptr, slot, batches, n, c, d,
+        ROWS: tl.constexpr, WIDTH: tl.constexpr, BATCHES: tl.constexpr,
+    ):  # fmt: skip
+        i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        k, b = tl.arange(0, WIDTH), tl.arange(0, BATCHES)
+        mean = tl.sum(tl.load(R2_ptr + b, mask=b < batches, other=0.0)) / batches
+        missed = 1 - tl.minimum(tl.load(R2_ptr + slot), mean)
+        part = tl.load(part_ptr + i - c, mask=(i >= c) & (i < n), other=0.0)
+        tau = tl.minimum(tl.maximum(3 - 20 * part * missed, 0.0), 1.0)
+        at, inside = i[:, None] * d + k[None, :], (i < n)[:, None] & (k < d)[None, :]
+        v = tl.load(v_ptr + at, mask=inside).to(R2_ptr.dtype.element_ty)
+        tl.store(out_ptr + at, v * tau[:, None], mask=inside)
+
+
+def available(*tables: Table) -> bool:
+    """Whether the kernels can work on these tables."""
+    return triton is not None and all(isinstance(t, DeviceTable) and t.data().is_cuda for t in tables)
+
+
+def delivered(batch: Batch, *tables: Table) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The rows and sums of ext that travelled here for this step, and their numbers among these, where the kernels can
+    work on them."""
+    travel = [t for t in tables if isinstance(t, StagedTable | Carried)]
+    if triton is None or not batch.core.is_cuda or len(travel) < len(tables):
+        return None
+    found = [t.delivered(batch.rows, batch.halo) for t in travel]
+    if found[0] is None or found[1] is None:
+        return None
+    return found[0], found[1], torch.arange(batch.num_core + batch.num_halo, device=batch.core.device)
+
+
+def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool) -> tuple[Tensor, Tensor]:
+    """The drift a and R2 from evenly spaced rows of core and halo."""
+    clean = clean.contiguous()
+    (n, d), c = clean.shape, num_core
+    steps = [max(1, num // sample) for num in (c, n - c)]
+    programs = max(triton.cdiv(triton.cdiv(num, step), CHUNK) for num, step in zip((c, n - c), steps, strict=True))
+    sums, a, R2 = (T.new_empty(shape, dtype=_wide(T)) for shape in ((programs, 2, 3, d), (d,), ()))
+    _, width = _shape(clean)
+    _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
+    _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, TILE=TILE, WIDTH=width, num_warps=8)
+    return a, R2
+
+
+def scale(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) -> Tensor:
+    """v with its halo rows times their trust (:func:`lmc.methods.cmc.trust`)."""
+    v = v.contiguous()
+    out, (grid, width) = torch.empty_like(v), _shape(v)
+    (n, d), batches = v.shape, R2.numel()
+    span = triton.next_power_of_2(batches)
+    _scale[grid](v, part, R2, out, slot, batches, n, num_core, d, ROWS=ROWS, WIDTH=width, BATCHES=span)
+    return out
+
+
+def news(
+    t: Tensor, clean: Tensor, T: Tensor, ext: Tensor, a: Tensor, num_core: int, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """t - a T[ext], and clean_core - T[core], in float32 at least; with ``keep``, T[core] <- clean_core."""
+    t, clean = t.contiguous(), clean.contiguous()
+    out, change = torch.empty_like(t), t.new_empty(num_core, t.shape[1], dtype=_wide(t))
+    grid, width = _shape(t)
+    _news[grid](t, clean, T, ext, a, out, change, t.shape[0], num_core, t.shape[1], KEEP=keep, ROWS=ROWS, WIDTH=width)
+    return out, change
+
+
+def known(M: Tensor, A: Tensor | None, ext: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
+    """a M[ext] as ``dtype``; given A, M[ext] += A afterwards."""
+    out = M.new_empty(ext.numel(), M.shape[1], dtype=dtype)
+    grid, width = _shape(out)
+    _known[grid](M, out if A is None else A, ext, a, out, *out.shape, KEEP=A is not None, ROWS=ROWS, WIDTH=width)
+    return out
+
+
+def _wide(rows: Tensor) -> torch.dtype:
+    return torch.promote_types(rows.dtype, torch.float32)
+
+
+def _shape(rows: Tensor) -> tuple[tuple[int], int]:
+    return (triton.cdiv(rows.shape[0], ROWS),), triton.next_power_of_2(rows.shape[1])

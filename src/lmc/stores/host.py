@@ -1,0 +1,44 @@
+"""Host memory, page-locked where the training device is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lmc.graph import pages
+from lmc.stores.base import Table
+from lmc.stores.bundle import carried
+from lmc.stores.packed import Planes
+from lmc.stores.staged import StagedTable
+
+
+class HostTable(StagedTable):
+    """Rows in host memory (:class:`StagedTable` says how they travel)."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        width: int | Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        behind: bool | None = None,
+    ) -> None:
+        widths = [width] if isinstance(width, int) else width
+        shape = (num_rows * sum(widths),)
+        flat = pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
+        super().__init__(Planes.over(flat, widths, device), device, behind)
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Rows in page-locked host memory, which the GPU reads and writes itself: for tables that do not fit on it."""
+
+    name: str = "host"
+
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
+        return HostTable(num_rows, width, dtype, device)
+
+    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
+        return carried(HostTable(num_rows, widths, dtype, device))

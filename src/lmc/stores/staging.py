@@ -1,0 +1,112 @@
+"""The one door between a training step and rows that live outside of the training device.
+
+The engine knows nothing of caches, streams and pending writes. Around every step it says, in this order:
+
+    staging.prefetch(rows, inputs)      the rows that the step reads; usually said while the step before still runs
+    staging.begin(fixed)                the step starts: what was prefetched is delivered
+    ... the step pulls, pushes and adds ...
+    staging.end()                       the step is launched: what it pushed is written back behind it
+
+Tables on the training device need none of this and are not staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+
+import torch
+
+from lmc.stores.base import Rows, Table
+from lmc.stores.bundle import carriers
+from lmc.stores.streams import together
+from lmc.stores.transfers import Write
+
+WriteLogs = list[list[Write]]
+"""What a step pushed, by staged table."""
+
+
+class Staging:
+    """Prefetching and writing back for all tables of a run.
+
+    Args:
+        tables: the tables that steps read and write.
+        features: the table that the encoder reads, where the features are not on the device.
+        device: the training device.
+        bracketed: whether steps are enclosed by :meth:`begin` and :meth:`end`; a solver that reads rows twice is not.
+    """
+
+    def __init__(
+        self, tables: Iterable[Table], features: Table | None, device: torch.device, bracketed: bool = True
+    ) -> None:
+        tables = list(tables)
+        self._tables = carriers(tables)
+        self._features = features
+        self._device = device
+        self._bracketed = carriers([*tables, features]) if bracketed else []
+        self.active = any(t.stages for t in tables) or (features is not None and features.stages)
+        """Whether a prefetch does anything."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a prefetch is in flight for every staged table."""
+        return all(table.sent for table in self._bracketed)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Work that is queued inside is given to the streams at once."""
+        return together(self._device)
+
+    def prefetch(self, rows: tuple[Rows, ...], inputs: Rows) -> None:
+        """Start reading ``rows`` of every table, and the rows ``inputs`` of the features."""
+        with self.together():
+            for table in self._tables:
+                table.prefetch(*rows)
+            if self._features is not None:
+                self._features.prefetch(inputs)
+
+    def expect(self, *rows: Rows) -> None:
+        """Announce row numbers, just computed on the current stream, that will be read or written soon."""
+        for table in self._bracketed:
+            table.expect(*rows)
+
+    def begin(self, fixed: bool) -> None:
+        """A step starts; with ``fixed`` it finds and leaves its rows where a CUDA graph can address them."""
+        for table in self._bracketed:
+            table.arrive(fixed=fixed)
+
+    def end(self) -> None:
+        """The step is launched: write back what it pushed."""
+        for table in self._bracketed:
+            table.leave()
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes on the device for rows in transfer, and for the indices that locate them."""
+        found = [table.held for table in self._bracketed]
+        return sum(rows for rows, _ in found), sum(index for _, index in found)
+
+    @property
+    def standing(self) -> int:
+        """Bytes more that recorded steps take for what they push."""
+        return sum(table.standing for table in self._bracketed)
+
+    # A recorded step pushes without running any Python, so its recording keeps what it pushed.
+
+    @property
+    def recordable(self) -> bool:
+        """Whether no step so far read or wrote in an order that made it wait."""
+        return not any(table.strays for table in self._bracketed)
+
+    @property
+    def addresses(self) -> tuple[object, ...]:
+        """Where the step under way finds its rows: a recording is valid for these addresses alone."""
+        return tuple(table.place for table in self._bracketed)
+
+    def logs(self) -> WriteLogs:
+        """What the step under way pushed so far."""
+        return [table.log for table in self._bracketed]
+
+    def replay(self, logs: WriteLogs) -> None:
+        """The step under way was replayed: it pushed what its recording pushed."""
+        for table, log in zip(self._bracketed, logs, strict=True):
+            table.log = log

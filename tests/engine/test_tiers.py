@@ -1,0 +1,278 @@
+"""Where rows live changes nothing: every tier gives the gradients and tables of the device, bit for bit on a CPU."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import lmc
+from helpers import make, model_for, parts_of, random_graph
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec, Run
+from lmc.models import GCN, SAGE, Model, RecGCN
+from lmc.stores import Disk, DiskTable, HostTable, Store, Table, store
+from lmc.train.evaluate import evaluate_problem
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A tier that stages on a CPU too, as host memory and disk do for a GPU."""
+
+    name: str = "host"
+
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
+        cls = HostTable if self.name == "host" else DiskTable
+        return cls(num_rows, width, dtype, device, behind=True)
+
+
+TIERS: list[str | Store] = ["host", "disk", "auto", Behind("host"), Behind("disk")]
+TIER_IDS = ["host", "disk", "auto", "host-behind", "disk-behind"]
+METHODS = {
+    "gas": (GAS, {}, "gcn"),
+    "fm": (GraphFM, {}, "gcn"),
+    "lmc": (LMC4Conv, {"alpha": 0.5}, "gcn-residual"),
+    "lmc-gat": (LMC4Conv, {}, "gat"),
+    "cmc": (CMC, {}, "gcn"),
+    "cmc-adjoints": (CMC, {"adjoints": True}, "gcnii"),
+}
+
+
+def steps(run: Run, model: Model, epochs: int = 3) -> list[Tensor]:
+    """Everything that a few epochs leave behind."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    run.refresh()
+    for _ in range(epochs):
+        for batch in run.batches():
+            optimizer.zero_grad()
+            run.accumulate(batch)
+            optimizer.step()
+    return [*(p.detach().cpu() for p in model.parameters()), *(t.data().cpu().clone() for t in run.all_tables())]
+
+
+def trained(
+    kind: str, tier: str | Store, g: Graph, redraw: bool, device: str = "cpu", features: str | Store = "device"
+) -> tuple[list[Tensor], Run]:
+    cls, options, name = METHODS[kind]
+    model = make(name, g)
+    method = cls(clusters_per_batch=2, redraw=redraw, history=tier, **options)
+    run = method.bind(g, model, parts_of(g, 6), device=device, features=features)
+    return steps(run, model), run
+
+
+@pytest.mark.parametrize("redraw", [False, True], ids=["fixed", "redrawn"])
+@pytest.mark.parametrize("tier", TIERS, ids=TIER_IDS)
+@pytest.mark.parametrize("kind", METHODS)
+def test_histories_on_any_tier_train_bit_for_bit_alike(kind: str, tier: str | Store, redraw: bool) -> None:
+    g = random_graph()
+    want, _ = trained(kind, "device", g, redraw)
+    got, run = trained(kind, tier, g, redraw)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    wanted = {"auto": "device"}.get(store(tier).name, store(tier).name)
+    assert {t for name, t in run.tiers.items() if name != "features"} == {wanted}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("features", ["device", "host", "disk"])
+@pytest.mark.parametrize("redraw", [False, True], ids=["fixed", "redrawn"])
+@pytest.mark.parametrize("tier", ["device", "host", "disk"])
+@pytest.mark.parametrize("kind", METHODS)
+def test_every_tier_trains_alike_on_a_gpu(kind: str, tier: str, redraw: bool, features: str) -> None:
+    g = random_graph()
+    want, _ = trained(kind, "device", g, redraw, "cuda")
+    got, _ = trained(kind, tier, g, redraw, "cuda", features)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("tier", TIERS, ids=TIER_IDS)
+@pytest.mark.parametrize("cls", [LMC4Rec, CMC4Rec, GAS])
+def test_recurrent_models_too(cls: type[HistoryMethod], tier: str | Store) -> None:
+    g = random_graph()
+    found = []
+    for history in ("device", tier):
+        model = RecGCN(g.num_features, 5, g.num_classes).double()
+        run = cls(clusters_per_batch=2, history=history).bind(g, model, parts_of(g, 6))
+        found.append(steps(run, model, epochs=2))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+MODELS = {
+    "precomputed": lambda g: GCN(g.num_features, 5, g.num_classes, num_layers=3),
+    "beside": lambda g: SAGE(g.num_features, 5, g.num_classes, num_layers=2),
+    "as they are": lambda g: GCN(g.num_features, 5, g.num_classes, num_layers=2, linear_in=True),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("features", TIERS, ids=TIER_IDS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_features_on_any_tier_train_alike(kind: str, features: str | Store, dtype: torch.dtype) -> None:
+    g = random_graph()
+    found = []
+    for where in ("device", features):
+        model = MODELS[kind](g).to(dtype)
+        run = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g, 6), features=where)
+        found.append(steps(run, model, epochs=2))
+        assert torch.equal(run.graph.x, g.x[run.clusters.order])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4 if dtype == torch.float32 else 1e-12, atol=1e-6)
+    wanted = "device" if features == "auto" else store(features).name
+    assert run.tiers["features"] == wanted
+    assert (run.problem.stored is None) == (wanted == "device")
+
+
+def test_sparse_features_may_stay_on_the_host_and_not_on_disk() -> None:
+    g = random_graph(sparse_features=True)
+    found = []
+    for where in ("device", "host"):
+        model = make("gcn", g)
+        run = GAS(clusters_per_batch=2).bind(g, model, parts_of(g), features=where)
+        found.append(steps(run, model))
+        assert (next(run.batches()).x is None) == (where == "host")
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+    with pytest.raises(ConfigError, match='features "device" or "host" for sparse features'):
+        GAS().bind(g, make("gcn", g), parts_of(g), features="disk")
+
+
+def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
+    g = random_graph()
+    run = LMC4Conv(clusters_per_batch=1, history=Behind()).bind(g, make("gcn", g), parts_of(g, 6), features=Behind())
+    asked: list[object] = []
+    for table in [*run.all_tables(), run.problem.stored]:
+        assert table is not None
+        original = table.prefetch
+        table.prefetch = lambda *rows, original=original: (asked.append(rows), original(*rows))  # type: ignore[method-assign]
+    batches = run.batches()
+    first = next(batches)
+    run.accumulate(first)
+    # once for the first step itself, once for the second while the first is under way
+    tables = len(run.all_tables()) + 1
+    assert len(asked) == 2 * tables
+    second = next(batches)
+    assert asked[tables][0] is second.halo
+    run.accumulate(second)
+    assert len(asked) == 3 * tables
+    last = [run.accumulate(batch) and batch for batch in batches][-1]
+    following = next(run.batches())  # of the next epoch
+    assert following is not last
+    assert asked[-tables][0] is following.halo
+
+
+def test_an_epoch_is_drawn_once_though_it_is_looked_into_before() -> None:
+    g = random_graph()
+    run = LMC4Conv(clusters_per_batch=2, redraw=True, history=Behind()).bind(g, make("gcn", g), parts_of(g, 6))
+    seen = []
+    for _ in range(3):
+        for batch in run.batches():
+            seen.append(batch)
+            run.accumulate(batch)
+    other = LMC4Conv(clusters_per_batch=2, redraw=True).bind(g, make("gcn", g), parts_of(g, 6))
+    want = [batch for _ in range(3) for batch in other.batches()]
+    assert len({id(b) for b in seen}) == len(want)
+    assert all(torch.equal(a.core, b.core) for a, b in zip(seen, want, strict=True))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_batches_need_not_be_kept(keep: bool) -> None:
+    g = random_graph()
+    model = make("gcn", g)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts_of(g, 6), keep_batches=keep)
+    seen = {id(b): b for _ in range(2) for b in run.batches(0)}
+    assert len(seen) == (3 if keep else 6)
+    run.epoch = 0
+    other = make("gcn", g)
+    want = steps(CMC(clusters_per_batch=2).bind(g, other, parts_of(g, 6)), other)
+    assert all(torch.equal(a, b) for a, b in zip(steps(run, model), want, strict=True))
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_batch_that_is_not_kept_is_freed_after_its_step(kind: str) -> None:
+    g = random_graph()
+    cls, options, name = METHODS[kind]
+    run = cls(clusters_per_batch=2, redraw=True, **options).bind(g, make(name, g), parts_of(g, 6))
+    gc.collect()
+    gc.disable()  # a cycle of references would keep its arrays until the collector comes by
+    try:
+        batches = run.batches()
+        batch = next(batches)
+        run.accumulate(batch)
+        gone = weakref.ref(batch), weakref.ref(batch.operators[-1])
+        del batch
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_state_is_taken_up_on_another_tier() -> None:
+    g = random_graph()
+    model = make("gcn", g)
+    a = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g))
+    steps(a, model)
+    b = LMC4Conv(clusters_per_batch=2, history=Disk()).bind(g, model, parts_of(g))
+    b.load_state_dict(a.state_dict())
+    for mine, theirs in zip(a.all_tables(), b.all_tables(), strict=True):
+        assert torch.equal(mine.data(), theirs.data())
+
+
+@pytest.mark.parametrize("name", ["graphsage", "vrgcn", "fastgcn", "ladies", "graphsaint", "shadow", "sign"])
+def test_sampling_methods_read_features_from_anywhere(name: str) -> None:
+    g = random_graph()
+    found = []
+    for features in ("device", "host", "disk"):
+        run = lmc.methods.METHODS[name]().bind(g, make(model_for(name), g), features=features)
+        for batch in run.batches():
+            run.accumulate(batch)
+        found.append([p.grad.clone() for p in run.parameters.values() if p.grad is not None])
+    for other in found[1:]:
+        assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("name", ["gas", "fm", "lmc", "cmc", "cluster", "backward-sgd"])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_edges_may_stay_on_the_host(name: str, model: str) -> None:
+    g = random_graph()
+    found = []
+    for structure in ("device", "host"):
+        mine = make(model, g)
+        run = lmc.methods.METHODS[name](clusters_per_batch=2).bind(g, mine, parts_of(g, 6), structure=structure)
+        found.append([*steps(run, mine), *evaluate_problem(run.problem).values()])
+        assert run.tiers.get("structure", "device") == structure
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("redraw", [False, True], ids=["fixed", "redrawn"])
+@pytest.mark.parametrize("kind", METHODS)
+def test_edges_on_the_host_train_alike_on_a_gpu(kind: str, redraw: bool) -> None:
+    g = random_graph()
+    cls, options, name = METHODS[kind]
+    found = []
+    for structure in ("device", "host"):
+        model = make(name, g)
+        method = cls(clusters_per_batch=2, redraw=redraw, history="host", **options)
+        run = method.bind(g, model, parts_of(g, 6), device="cuda", features="host", structure=structure)
+        found.append(steps(run, model))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_edges_stay_where_more_is_read_of_them_than_batches() -> None:
+    g = random_graph()
+    with pytest.raises(ConfigError, match='structure="device" for GraphSAGE'):
+        lmc.methods.METHODS["graphsage"]().bind(g, make("sage", g), structure="host")
+    with pytest.raises(ConfigError, match=r'structure "device" or "host" \(got \'disk\'\)'):
+        GAS().bind(g, make("gcn", g), structure="disk")
+
+
+def test_features_that_are_summed_anew_stay_on_the_device() -> None:
+    g = random_graph()
+    with pytest.raises(ConfigError, match=r'features="device" for DropEdge \(got \'host\'\)'):
+        DropEdge(GAS(), 0.2).bind(g, make("gcn", g), features="host")

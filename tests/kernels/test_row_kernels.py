@@ -1,0 +1,99 @@
+"""The kernels of row-wise work against plain torch."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import parts_of, random_graph
+from lmc.kernels import rows as fused
+from lmc.methods import LMC4Conv
+from lmc.models import GCN, GCNII, Model
+from lmc.models.rows import total
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (1000, 40), (20_000, 256)])
+@pytest.mark.parametrize("used", ["dropped", "clean", "both"])
+def test_relu_with_dropout_is_relu_then_dropout(shape: tuple[int, int], used: str) -> None:
+    s = torch.randn(shape, dtype=torch.float64, device="cuda", requires_grad=True)
+    v = torch.randn(shape, dtype=torch.float64, device="cuda")
+    rows, grads = [], []
+    for together in (True, False):
+        generator = torch.Generator("cuda").manual_seed(3)
+        if together:
+            h, t = fused.RectifyAndDrop.apply(s, 0.3, generator)
+        else:
+            h = s.relu()
+            t = fused.Dropout.apply(h, 0.3, generator)
+        out: Tensor = {"dropped": t, "clean": h, "both": t + h * h}[used]
+        rows.append((h, t))
+        grads.append(torch.autograd.grad(out, s, v)[0])
+    assert all(torch.equal(a, b) for a, b in zip(*rows, strict=True))
+    assert torch.allclose(*grads, rtol=0, atol=1e-14)
+    assert float((rows[0][1] == 0).double().mean()) > 0 or s.numel() == 1
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    s = torch.tensor([[float("nan"), float("inf"), -1.0]], device="cuda")
+    h, _ = fused.RectifyAndDrop.apply(s, 0.5, None)
+    assert h.isnan().tolist() == [[True, False, False]]
+    assert h.isinf().tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (15, 40), (513, 256), (40_000, 33)])
+def test_columns_are_summed(shape: tuple[int, int]) -> None:
+    v = torch.randn(2 * shape[0], shape[1], dtype=torch.float64, device="cuda")
+    for rows in (v[: shape[0]], v[::2]):
+        assert torch.allclose(total(rows), rows.sum(0), rtol=0, atol=1e-10)
+    assert torch.equal(total(v), total(v))
+    half = v.bfloat16()
+    assert torch.allclose(total(half), half.double().sum(0).float(), rtol=0, atol=1e-4 * shape[0] ** 0.5)
+    assert torch.equal(total(v[:0]), torch.zeros(shape[1], dtype=torch.float64, device="cuda"))
+
+
+@pytest.mark.parametrize("kind", [GCN, GCNII])
+def test_steps_are_those_of_plain_kernels(kind: type[GCN | GCNII], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks come in the same order from the same generator, so whole steps agree."""
+    g = random_graph()
+
+    def gradients(model: Model) -> list[Tensor]:
+        run = LMC4Conv(clusters_per_batch=2).bind(g, model, parts=parts_of(g), device="cuda")
+        for batch in run.batches():
+            run.accumulate(batch)
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    def model_of() -> Model:
+        return kind(g.num_features, 8, g.num_classes, num_layers=3, dropout=0.4, residual=True).double()
+
+    together = gradients(model_of())
+    apart = model_of()
+    for module in apart.modules():
+        if hasattr(module, "_dropout"):
+            monkeypatch.setattr(module, "_dropout", 0.0)
+    for ours, theirs in zip(together, gradients(apart), strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_a_recording_survives_the_end_of_other_runs() -> None:
+    """Recorded steps of a run that is gone are freed by Python's collector, which must not wake in the middle of a
+    recording."""
+    g = random_graph()
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        for seed in range(3):
+            model = GCN(g.num_features, 8, g.num_classes, num_layers=3, seed=seed)
+            run = LMC4Conv(clusters_per_batch=2).bind(g, model, parts=parts_of(g), device="cuda")
+            model.cycle = [run]  # type: ignore[assignment]
+            for _ in range(3):
+                for batch in run.batches():
+                    model.zero_grad()
+                    run.accumulate(batch)
+    finally:
+        gc.set_threshold(*before)
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)

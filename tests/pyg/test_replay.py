@@ -1,0 +1,91 @@
+"""Which wrapped networks are recorded on a GPU, and that a replay is the pass it stands for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv, models
+
+from helpers import parts_of, random_graph
+from lmc.methods import CMC, GAS, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method
+from lmc.models import GAT, GCN, RecGCN
+from lmc.pyg import wrap
+
+
+class Own(nn.Module):
+    """A user's own network: its forward may decide anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCNConv(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index)
+
+
+NETWORKS: dict[str, Any] = {
+    "gcn": lambda: models.GCN(6, 7, 3, 4, dropout=0.5),
+    "gcn-batch": lambda: models.GCN(6, 7, 3, 4, dropout=0.5, norm="BatchNorm"),
+    "gcn-layer-jk": lambda: models.GCN(6, 7, 2, 4, norm="LayerNorm", norm_kwargs={"mode": "node"}, jk="cat"),
+    "sage": lambda: models.GraphSAGE(6, 7, 2, 4, dropout=0.2),
+    "gin": lambda: models.GIN(6, 7, 2, 4, norm="BatchNorm"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_of_known_parts_are_recorded(name: str) -> None:
+    assert wrap(NETWORKS[name]()).replays
+
+
+def test_what_is_not_known_to_be_steady_is_not_recorded() -> None:
+    hooked = models.GCN(6, 7, 2, 4)
+    hooked.convs[0].register_forward_hook(lambda *_: None)
+    others = [
+        Own(),
+        hooked,
+        models.GCN(6, 7, 2, 4, act=lambda x: x.relu()),
+        models.GCN(6, 7, 2, 4, norm="BatchNorm", norm_kwargs={"momentum": None}),
+        models.GCN(6, 7, 2, 4, jk="lstm"),
+        models.GAT(6, 7, 2, 4),
+        models.EdgeCNN(6, 7, 2, 4),
+    ]
+    assert not any(wrap(network).replays for network in others)
+
+
+def test_models_of_ours_are_recorded_unless_they_iterate() -> None:
+    assert GCN(6, 7, 4).replays
+    assert GAT(6, 8, 4).replays
+    assert not RecGCN(6, 7, 4).replays
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "method",
+    [FullBatch(), *[m(clusters_per_batch=2) for m in (ClusterGCN, GAS, GraphFM, LMC4Conv, CMC)]],
+    ids=lambda m: m.name,
+)
+def test_replays_of_a_wrapped_network_are_its_passes(name: str, method: Method) -> None:
+    g = random_graph()
+    network, seen = NETWORKS[name]().double(), []
+    for recorded in (False, True):
+        model = wrap(copy.deepcopy(network))
+        run = method.bind(g, model, parts=None if isinstance(method, FullBatch) else parts_of(g), device="cuda")
+        assert run._recorder is not None
+        if not recorded:
+            run._recorder = None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        losses = []
+        for _ in range(5):  # eager, recorded, replayed
+            for batch in run.batches():
+                optimizer.zero_grad()
+                losses.append(run.accumulate(batch).loss)
+                optimizer.step()
+        seen.append((torch.stack(losses), [t.data() for t in run.all_tables()], list(model.buffers())))
+    assert torch.allclose(seen[0][0], seen[1][0], rtol=0, atol=1e-9)
+    for a, b in zip(seen[0][1] + seen[0][2], seen[1][1] + seen[1][2], strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-9)
