@@ -126,7 +126,7 @@ def test_cmc_refuses_an_aggregation_that_depends_on_the_rows(model: str) -> None
 
 
 def test_without_the_stored_normaliser_attention_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GATLayer, "recalls", False)
+    monkeypatch.setattr(GATLayer, "completes_halo", False)
     g = random_graph()
     module = make("gat", g)
     run = bound(LMC4Conv(alpha=0.0, clusters_per_batch=1), g, module)

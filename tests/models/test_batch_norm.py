@@ -129,7 +129,7 @@ def test_steady_statistics_near_the_running_ones_are_those() -> None:
     bn.running_var.copy_(x[:CORE].var(0, correction=0) * torch.tensor([1.1, 0.9, 1.2, 1.0]))
     bn.running_mean.copy_(x[:CORE].mean(0) + 0.1 * bn.running_var.sqrt())
     bn.num_batches_tracked.fill_(99)
-    got = bn(x, Pass(num_core=CORE, steady=True))
+    got = bn(x, Pass(num_core=CORE, batch_renorm=True))
     unit = (x - bn.running_mean) / (bn.running_var + bn.eps).sqrt()
     torch.testing.assert_close(got, unit * bn.weight + bn.bias, **TOLERANCE)
 
@@ -139,7 +139,7 @@ def test_steady_statistics_far_from_the_running_ones_are_corrected_in_part() -> 
     bn.running_mean.fill_(50)
     bn.running_var.fill_(1e4)
     bn.num_batches_tracked.fill_(10**6)
-    got = bn(x, Pass(num_core=CORE, steady=True))
+    got = bn(x, Pass(num_core=CORE, batch_renorm=True))
     own = (x - x[:CORE].mean(0)) / (x[:CORE].var(0, correction=0) + bn.eps).sqrt()
     torch.testing.assert_close(got, (own / STRETCH - SHIFT) * bn.weight + bn.bias, **TOLERANCE)
 
@@ -148,7 +148,7 @@ def test_running_statistics_of_steady_batches_are_those_of_all_their_rows() -> N
     bn, halo = norm(), rows()[CORE:]
     cores = [rows(seed=k)[:CORE] + k for k in range(4)]
     for core in cores:
-        bn(torch.cat([core, halo]), Pass(num_core=CORE, steady=True))
+        bn(torch.cat([core, halo]), Pass(num_core=CORE, batch_renorm=True))
     every = torch.cat(cores)
     torch.testing.assert_close(bn.running_mean, every.mean(0), **TOLERANCE)
     torch.testing.assert_close(bn.running_var, every.var(0, correction=0), **TOLERANCE)
@@ -156,7 +156,7 @@ def test_running_statistics_of_steady_batches_are_those_of_all_their_rows() -> N
 
 def test_steady_gradients_are_those_of_batch_norm_times_a_constant_map() -> None:
     bn, x, v = norm(), rows().requires_grad_(), rows(seed=1)
-    got = torch.autograd.grad(bn(x, Pass(num_core=CORE, steady=True)), [x, bn.weight, bn.bias], v)
+    got = torch.autograd.grad(bn(x, Pass(num_core=CORE, batch_renorm=True)), [x, bn.weight, bn.bias], v)
     mean, var = x[:CORE].detach().mean(0), x[:CORE].detach().var(0, correction=0)
     scale = (bn.running_var + bn.eps).rsqrt()
     r = ((var + bn.eps).sqrt() * scale).clamp(1 / STRETCH, STRETCH)
@@ -172,13 +172,13 @@ def test_steady_gradients_are_those_of_batch_norm_times_a_constant_map() -> None
 def test_a_core_of_one_row_takes_the_running_statistics() -> None:
     bn, x = norm(), rows()
     want = ordinary().eval()(x)
-    torch.testing.assert_close(bn(x, Pass(num_core=1, steady=True)), want, **TOLERANCE)
+    torch.testing.assert_close(bn(x, Pass(num_core=1, batch_renorm=True)), want, **TOLERANCE)
     torch.testing.assert_close(bn.running_mean, norm().running_mean, **TOLERANCE)
 
 
 def test_another_networks_batch_norm_is_as_steady() -> None:
     bn, other = norm(), ordinary()
-    p = Pass(num_core=CORE, steady=True)
+    p = Pass(num_core=CORE, batch_renorm=True)
     for seed in range(3):
         x = rows(seed=seed)
         with CoreRows([*other.parameters(), *other.buffers()], N, p, other.modules()):
@@ -189,6 +189,6 @@ def test_another_networks_batch_norm_is_as_steady() -> None:
 
 def test_a_core_of_one_row_is_no_batch() -> None:
     bn = norm()
-    bn(rows(), Pass(num_core=1, steady=True))
-    bn(rows(), Pass(num_core=CORE, steady=True))
+    bn(rows(), Pass(num_core=1, batch_renorm=True))
+    bn(rows(), Pass(num_core=CORE, batch_renorm=True))
     torch.testing.assert_close(bn.running_mean, rows()[:CORE].mean(0), **TOLERANCE)

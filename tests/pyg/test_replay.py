@@ -38,7 +38,7 @@ NETWORKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_of_known_parts_are_recorded(name: str) -> None:
-    assert wrap(NETWORKS[name]()).replays
+    assert wrap(NETWORKS[name]()).recordable
 
 
 def test_what_is_not_known_to_be_steady_is_not_recorded() -> None:
@@ -53,13 +53,13 @@ def test_what_is_not_known_to_be_steady_is_not_recorded() -> None:
         models.GAT(6, 7, 2, 4),
         models.EdgeCNN(6, 7, 2, 4),
     ]
-    assert not any(wrap(network).replays for network in others)
+    assert not any(wrap(network).recordable for network in others)
 
 
 def test_models_of_ours_are_recorded_unless_they_iterate() -> None:
-    assert GCN(6, 7, 4).replays
-    assert GAT(6, 8, 4).replays
-    assert not RecGCN(6, 7, 4).replays
+    assert GCN(6, 7, 4).recordable
+    assert GAT(6, 8, 4).recordable
+    assert not RecGCN(6, 7, 4).recordable
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from helpers import chance
 from lmc.errors import ConfigError
-from lmc.graph import lock
+from lmc.kernels.pinned import pin
 from lmc.stores import Auto, Device, Disk, DiskTable, HostTable, Pinned, Rows, StagedTable, overwrite
 from lmc.stores import auto as auto_module
 from lmc.stores.bundle import Carried, carried
@@ -287,7 +287,7 @@ def test_places_stay_the_same_when_somebody_looks_at_the_table(table: StagedTabl
 @pytest.mark.gpu
 def test_a_file_that_fits_is_read_by_the_gpu_itself_where_the_system_lets_it() -> None:
     made, by_hand = make("disk-cuda", WIDTH), make("hands-cuda", WIDTH)
-    if not lock(torch.frombuffer(_mapped(4096, None), dtype=torch.int8), made._device, made, read_only=True):
+    if not pin(torch.frombuffer(_mapped(4096, None), dtype=torch.int8), made._device, made, read_only=True):
         pytest.skip("this system does not lock the pages of a file")
     assert made._reads
     assert not made._writes

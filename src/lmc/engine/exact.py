@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmc.engine.problem import Problem
 from lmc.engine.recurrent_exact import settle_adjoints, settle_states
-from lmc.graph import Aggregation, Precomputed, row_pieces
+from lmc.graph import Aggregation, Precomputed, row_chunks
 from lmc.models import Operator, Pass
 from lmc.stores import Rows, Table
 
@@ -45,7 +45,7 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]
     if n <= limit:
         return [slice(0, n)]
     # a row reads at most its neighbours; each row is a neighbour of its own
-    return [rows for rows, _ in row_pieces(problem.P, limit)]
+    return [rows for rows, _ in row_chunks(problem.P, limit)]
 
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
@@ -187,7 +187,7 @@ def drive(problem: Problem, rows: Rows, stored: Sequence[Tensor], operator: Oper
         raise _Reached(layer(operator))
 
     try:
-        return problem.model.drive(problem.inputs(rows), Pass(), at)
+        return problem.model.run_forward(problem.inputs(rows), Pass(), at)
     except _Reached as reached:
         return reached.s
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, beside, row_pieces, sparse_product, spmm
+from lmc.graph import CSR, Extractor, Graph, hstack, row_chunks, sparse_product, spmm
 from lmc.stores import Auto, Disk, Pinned, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
@@ -51,7 +51,7 @@ def aggregated_features(
         home = P.device if tier.name == "device" else torch.device("cpu")
         sparse = x.to(home, P.dtype)
         product = sparse_product(P, sparse).to(home)
-        return beside(product, sparse) if both else product
+        return hstack(product, sparse) if both else product
     if tier.name == "device" and not P.on_host:
         dense = x.to(P.device, P.dtype)
         PX = spmm(P, dense).to(dtype)
@@ -59,7 +59,7 @@ def aggregated_features(
     n, d = x.shape
     found = tier.table(n, 2 * d if both else d, dtype, P.device)
     blocks = Extractor(P)
-    for rows, _ in row_pieces(P, max(1, CHUNK // d)):
+    for rows, _ in row_chunks(P, max(1, CHUNK // d)):
         index = torch.arange(rows.start, rows.stop, device=P.device)
         ext = torch.cat([index, blocks.halo(index)])
         read = (x[ext.to(x.device)] if table is None else table.pull(ext)).to(P.device, P.dtype)

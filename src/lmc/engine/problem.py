@@ -156,7 +156,7 @@ class Problem:
     def forward(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
         """Logits from what :meth:`inputs` gives; the state of every layer is what ``at`` makes of it."""
         if self.model.owns_forward:
-            return self.model.drive(x, p, at)
+            return self.model.run_forward(x, p, at)
         s = h0 = self.encode(x, p)
         for l in range(1, self.model.num_layers + 1):
             s = at(l, partial(self._advance, l, s, p, h0))

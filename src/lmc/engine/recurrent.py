@@ -24,7 +24,7 @@ from lmc.engine.problem import Problem
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.models import Model, Pass, Recurrent
-from lmc.models.equilibrium import Ends
+from lmc.models.equilibrium import Solves
 from lmc.sampling import derive
 from lmc.solvers import Solution
 from lmc.stores import Rows
@@ -150,9 +150,9 @@ def local(run: Run, batch: Batch, dropout: bool, warm: bool = True) -> Local:
         sums = run.method.outer_adjoints(run, batch)
         return None if sums is None else sums @ model.W.detach()
 
-    ends = Ends(arriving=arriving, undo_drift=run.method.undoes_drift)
+    ends = Solves(outer_adjoints=arriving, undo_drift=run.method.undoes_drift)
     if warm:
-        ends.z_start, ends.u_start = run.H[1].pull(rows), run.V[1].pull(rows)
+        ends.z_start, ends.v_start = run.H[1].pull(rows), run.V[1].pull(rows)
     outer, ends.aged, ends.moved = run.method.outer_messages(run, batch)
     h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
     losses = problem.losses(model.decode(h, p), batch)

@@ -60,7 +60,7 @@ def settle_states(problem: Problem, chunks: Sequence[Rows], Z: Table) -> None:
         assert isinstance(b, Tensor)
         if block.halo.numel():
             b = b + spmm(block.outside, Z.pull(block.halo).clamp_min(0)) @ model.W.t()
-        return model.exactly(block.inside, block.inside).states(b, Z.pull(block.rows))
+        return model.exact_equilibrium(block.inside, block.inside).states(b, Z.pull(block.rows))
 
     _sweep(problem, chunks, Z, solve)
 
@@ -76,7 +76,7 @@ def settle_adjoints(problem: Problem, chunks: Sequence[Rows], Z: Table, V: Table
         (G,) = torch.autograd.grad(losses.sum(), h)
         if block.halo.numel():
             G = G + spmm(block.outside, V.pull(block.halo)) @ model.W.detach()
-        return model.exactly(block.inside, block.inside).adjoints(z, G, V.pull(block.rows))
+        return model.exact_equilibrium(block.inside, block.inside).adjoints(z, G, V.pull(block.rows))
 
     _sweep(problem, chunks, V, solve)
 

@@ -69,7 +69,7 @@ class Run:
         # known, nor sparse features on their way or made dense
         stays = problem.features == "device" or problem.stored is not None
         made_dense = problem.model.owns_forward and isinstance(problem.X, CSR)
-        records = problem.device.type == "cuda" and stays and problem.model.replays and not made_dense
+        records = problem.device.type == "cuda" and stays and problem.model.recordable and not made_dense
         self._recorder = Recorder(problem.device, self.generator, self.staging) if records else None
 
     @property

@@ -1,13 +1,12 @@
 """Nouns: the graph, its sparse matrices, the one sparse product."""
 
 from lmc.graph.batch import Batch
-from lmc.graph.csr import CSR, row_pieces
+from lmc.graph.csr import CSR, row_chunks
 from lmc.graph.graph import SPLITS, Graph
 from lmc.graph.live_tensors import live_tensors
 from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
-from lmc.graph.product import Aggregation, Precomputed, Recalling, accumulate, beside, sparse_product, spmm
+from lmc.graph.product import Aggregation, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
-from lmc.kernels.paged import lock, pages
 
 __all__ = [
     "CSR",
@@ -18,16 +17,14 @@ __all__ = [
     "Extractor",
     "Graph",
     "Precomputed",
-    "Recalling",
+    "WithStoredHalo",
     "accumulate",
-    "beside",
     "gcn_norm",
+    "hstack",
     "live_tensors",
-    "lock",
     "normalise",
-    "pages",
     "renormalise",
-    "row_pieces",
+    "row_chunks",
     "sparse_product",
     "spmm",
 ]

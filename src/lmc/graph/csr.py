@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
-from lmc.kernels.paged import lock, pages
+from lmc.kernels.pinned import allocate_pages, pin
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +83,10 @@ class CSR:
     def _offload(self, device: torch.device) -> CSR:
         indices, values = self.indices, self.data
         if device.type == "cuda":
-            indices, values = (pages(a.shape, a.dtype).copy_(a) for a in (indices, values))
+            indices, values = (allocate_pages(a.shape, a.dtype).copy_(a) for a in (indices, values))
         moved = CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, on_host=True)
         for array in (indices, values):
-            lock(array, device, moved)
+            pin(array, device, moved)
         return moved
 
     def as_torch(self, dtype: torch.dtype | None = None) -> Tensor:
@@ -220,7 +220,7 @@ def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Te
     return shift + torch.arange(total, dtype=torch.int32, device=matrix.device), indptr
 
 
-def row_pieces(P: CSR, limit: int) -> list[tuple[slice, slice]]:
+def row_chunks(P: CSR, limit: int) -> list[tuple[slice, slice]]:
     """Runs of rows of P, each with at most ``limit`` entries (a single row is never divided), and their entries."""
     if P.nnz <= limit:
         return [(slice(0, P.num_rows), slice(0, P.nnz))]

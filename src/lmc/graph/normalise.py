@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from lmc.errors import ConfigError
-from lmc.graph.csr import CSR, row_pieces
+from lmc.graph.csr import CSR, row_chunks
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose."""
@@ -26,7 +26,7 @@ def with_self_loops(pattern: CSR) -> CSR:
     loops = torch.arange(n, device=pattern.device)
     indptr = pattern.indptr + torch.arange(n + 1, dtype=torch.int32, device=pattern.device)
     indices = torch.empty(pattern.nnz + n, dtype=torch.int32, device=pattern.device)
-    for rows, entries in row_pieces(pattern, PIECE):
+    for rows, entries in row_chunks(pattern, PIECE):
         mine = loops[rows]
         row = mine.repeat_interleave(pattern.degrees()[rows], output_size=entries.stop - entries.start)
         key = torch.cat([row * n + pattern.indices[entries], mine * n + mine]).sort().values
@@ -39,7 +39,7 @@ def gcn_norm(pattern: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     looped = with_self_loops(pattern)
     scale = looped.degrees().to(torch.float64).rsqrt()
     values = torch.empty(looped.nnz, dtype=dtype, device=looped.device)
-    for rows, entries in row_pieces(looped, PIECE):
+    for rows, entries in row_chunks(looped, PIECE):
         each = scale[rows].repeat_interleave(looped.degrees()[rows], output_size=entries.stop - entries.start)
         values[entries] = each * scale[looped.indices[entries]]
     return CSR(looped.indptr, looped.indices, values, looped.num_cols, symmetric=True)

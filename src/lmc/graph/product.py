@@ -54,7 +54,7 @@ def sparse_product(A: CSR, B: CSR) -> CSR:
     return CSR(indptr.to(torch.int32), indices.to(torch.int32), values, c.shape[1])
 
 
-def beside(A: CSR | Tensor, B: CSR | Tensor) -> CSR | Tensor:
+def hstack(A: CSR | Tensor, B: CSR | Tensor) -> CSR | Tensor:
     """[A | B]: two matrices of one kind side by side."""
     if isinstance(A, Tensor) and isinstance(B, Tensor):
         return torch.cat([A, B], 1)
@@ -130,10 +130,10 @@ class Exact(Aggregation):
 
 
 @dataclass(frozen=True, eq=False)
-class Recalling(Aggregation):
+class WithStoredHalo(Aggregation):
     """An aggregation that also brings the stored states of its trailing rows, the halo, for layers that need them."""
 
-    recalled: Tensor
+    stored_halo: Tensor
 
 
 @dataclass(frozen=True)

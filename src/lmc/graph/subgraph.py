@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph.csr import CSR, row_entries
-from lmc.kernels.paged import take
+from lmc.kernels.pinned import take
 
 
 class Extractor:

@@ -147,7 +147,7 @@ class Method(recurrent.Answers):
         p = Pass(
             num_core=batch.num_core if batch.num_halo and not self.grad_from_all_rows else None,
             pooled=self.pooled_statistics,
-            steady=self.steady_statistics,
+            batch_renorm=self.steady_statistics,
             dropout=dropout,
             generator=run.generator,
             grad_from_halo=self.grad_from_halo,

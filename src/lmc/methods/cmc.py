@@ -203,7 +203,7 @@ class Completion:
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return _Complete.apply(t, t.detach() if clean is None else clean.detach(), self)
 
-    def through(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
+    def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
         """(P t) W^T + b with the weights first; None where the adjoints of the sums themselves are kept."""
         if "V" in self.run.tables:
             return None

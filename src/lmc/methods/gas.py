@@ -35,7 +35,7 @@ class GAS(HistoryMethod):
         halo = problem.blocks.halo(core)
         forward = problem.blocks.block(core, torch.cat([core, halo]))
         # an adjoint that ends at the halo row's history is needed only by weights between the two
-        backward = forward.t() if problem.model.weighs_first else problem.blocks.induced(core).t()
+        backward = forward.t() if problem.model.transforms_before_aggregating else problem.blocks.induced(core).t()
         P = Aggregation(forward, backward)
         return halo, self.operators(problem, core.numel(), P), None
 

@@ -49,7 +49,8 @@ class GraphFM(HistoryMethod):
         row, col, c = full.row_index(), full.indices, core.numel()
         forward = full.filtered((row < c) | (col < c) | (row == col))
         P = Aggregation(
-            forward, backward=forward.t() if problem.model.weighs_first else problem.blocks.induced(core).t()
+            forward,
+            backward=forward.t() if problem.model.transforms_before_aggregating else problem.blocks.induced(core).t(),
         )
         # halo rows of layer 1 must stay partial, so the whole graph's P X serves only the core: do without it
         return halo, self.operators(problem, ext.numel(), P), None

@@ -49,7 +49,7 @@ class GraphSAINT(Method):
     with C_v, C_uv the times that node v and edge (u, v) were met in N subgraphs drawn in advance.
 
     Departure: on a recurrent model a subgraph's matrix is scaled down where a fixed point on it need not exist
-    (:meth:`lmc.models.Model.settled`): divided by small chances, its eigenvalues may exceed those of P.
+    (:meth:`lmc.models.Model.well_posed`): divided by small chances, its eigenvalues may exceed those of P.
 
     Args:
         sampler: "walk" (random walks from uniform roots), "edge" (by 1 / deg(u) + 1 / deg(v)), "node" (by |P[:, v]|^2).
@@ -128,7 +128,7 @@ class GraphSAINT(Method):
         known: Normalised = run.prepared
         for slot in range(start, self.num_batches(run)):
             nodes = known.sampler(generator(run.problem.device, run.seed, "subgraph", epoch, slot))
-            P = Aggregation.exact(run.problem.model.settled(known.blocks.block(nodes, nodes)))
+            P = Aggregation.exact(run.problem.model.well_posed(known.blocks.block(nodes, nodes)))
             layout = nodes[:0], self.operators(run.problem, nodes.numel(), P), None
             # every subgraph estimates the whole loss by itself
             yield run.assemble(nodes, nodes, layout, 1.0, slot=slot, importance=known.importance[nodes])

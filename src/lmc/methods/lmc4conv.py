@@ -13,7 +13,7 @@ from torch import Tensor
 from lmc.engine.problem import Cut, Problem
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, Recalling
+from lmc.graph import CSR, Aggregation, Batch, WithStoredHalo
 from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
 from lmc.methods.compensation import compensate
 from lmc.models import Operator
@@ -111,7 +111,7 @@ class LMC4Conv(HistoryMethod):
         """
         model = problem.model
         if self.cut == "after" and (
-            model.owns_forward or any(model.recalls(l) for l in range(1, model.num_layers + 1))
+            model.owns_forward or any(model.completes_halo(l) for l in range(1, model.num_layers + 1))
         ):
             raise ConfigError(
                 f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
@@ -124,8 +124,8 @@ class LMC4Conv(HistoryMethod):
         """P; for a layer that asks, with the stored states of the halo rows, from which it completes what the batch
         does not show it (attention: the softmax normaliser)."""
         P = batch.operators[l - 1]
-        if isinstance(P, Aggregation) and l in run.H and self.cut == "before" and run.problem.model.recalls(l):
-            return Recalling(P.forward, P.backward, run.H[l].pull(batch.halo))
+        if isinstance(P, Aggregation) and l in run.H and self.cut == "before" and run.problem.model.completes_halo(l):
+            return WithStoredHalo(P.forward, P.backward, run.H[l].pull(batch.halo))
         return P
 
     def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:

@@ -64,7 +64,7 @@ class Layer(nn.Module, ABC):
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
     linear: bool = True
     """Whether the aggregation is a fixed linear map of the messages, P t (attention is not)."""
-    recalls: bool = False
+    completes_halo: bool = False
     """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
 
     @abstractmethod
@@ -95,19 +95,19 @@ class Model(nn.Module, ABC):
     """Whether layers after the first read the encoded input h^0."""
     normalisation: str = "gcn"
     """The aggregation matrix P, one of :data:`lmc.graph.NORMALISATIONS`."""
-    weighs_first: bool = False
+    transforms_before_aggregating: bool = False
     """Whether parameters are applied to rows before they are aggregated."""
     reads_all_rows: bool = False
     """Whether the input of every row of a batch is read, also where the first operator takes in fewer."""
     owns_forward: bool = False
-    """Whether the model runs its own forward pass (``drive``) instead of being run layer by layer."""
+    """Whether the model runs its own forward pass (``run_forward``) instead of being run layer by layer."""
     keeps_features: bool = False
     """Whether the first layer reads X beside a constant P X."""
     recurrent: bool = False
     """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
 
     @property
-    def replays(self) -> bool:
+    def recordable(self) -> bool:
         """Whether a pass does the same operations every time, none of which the host waits for: it can be recorded."""
         return not (self.owns_forward or self.recurrent)
 
@@ -140,14 +140,14 @@ class Model(nn.Module, ABC):
         """Whether every layer's aggregation is linear."""
         return all(self.layer(l).linear for l in range(1, self.num_layers + 1))
 
-    def recalls(self, l: int) -> bool:
+    def completes_halo(self, l: int) -> bool:
         """Whether layer l completes halo rows from their stored states."""
-        return self.layer(l).recalls
+        return self.layer(l).completes_halo
 
     @property
     def exact(self) -> bool:
         """Whether the Jacobian of a halo row is known with exact histories: LMC4Conv is exact then."""
-        return all(self.layer(l).affine or self.layer(l).recalls for l in range(1, self.num_layers + 1))
+        return all(self.layer(l).affine or self.layer(l).completes_halo for l in range(1, self.num_layers + 1))
 
     @property
     def message_widths(self) -> dict[int, int]:
@@ -185,12 +185,14 @@ class Model(nn.Module, ABC):
         """The matrix of layer l on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
         return renormalise(block, self.normalisation)
 
-    def settled(self, block: CSR) -> CSR:
+    def well_posed(self, block: CSR) -> CSR:
         """The matrix to aggregate with in the place of ``block``, sampled from P; recurrent models need one on which
         they have a fixed point."""
         return block
 
-    def drive(self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]) -> Tensor:
+    def run_forward(
+        self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]
+    ) -> Tensor:
         """Logits, where the model ``owns_forward``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to
         compute it, and goes on with what it gets."""
         raise NotImplementedError

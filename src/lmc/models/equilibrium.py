@@ -136,12 +136,12 @@ class Equilibrium:
 
 
 @dataclass
-class Ends:
+class Solves:
     """What a method brings to the two solves, and what it takes away from them.
 
     Args:
-        z_start, u_start: where to start from; None: zero.
-        arriving: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
+        z_start, v_start: where to start from; None: zero.
+        outer_adjoints: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
             that gives None: nothing.
         undo_drift: multiply what arrives by :meth:`Equilibrium.drift`.
         aged, moved: as of :meth:`Equilibrium.growth`, for the states that come from outside; None: they are taken as
@@ -150,8 +150,8 @@ class Ends:
     """
 
     z_start: Tensor | None = None
-    u_start: Tensor | None = None
-    arriving: Callable[[], Tensor | None] | None = None
+    v_start: Tensor | None = None
+    outer_adjoints: Callable[[], Tensor | None] | None = None
     undo_drift: bool = False
     aged: Tensor | None = None
     moved: Tensor | None = None
@@ -161,10 +161,10 @@ class Ends:
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, C: Tensor, W: Tensor, equation: Equilibrium, ends: Ends, num_core: int) -> Tensor:
-        ctx.equation, ctx.ends, ctx.num_core = equation, ends, num_core
-        ends.states = equation.states(C, torch.zeros_like(C) if ends.z_start is None else ends.z_start)
-        z = ends.states.value
+    def forward(ctx: Any, C: Tensor, W: Tensor, equation: Equilibrium, solves: Solves, num_core: int) -> Tensor:
+        ctx.equation, ctx.solves, ctx.num_core = equation, solves, num_core
+        solves.states = equation.states(C, torch.zeros_like(C) if solves.z_start is None else solves.z_start)
+        z = solves.states.value
         ctx.save_for_backward(z)
         return z.clamp_min(0)
 
@@ -172,21 +172,23 @@ class _Solve(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         (G,) = grads
         (z,) = ctx.saved_tensors
-        ends, equation, core = ctx.ends, ctx.equation, ctx.num_core
-        arrived = None if ends.arriving is None else ends.arriving()
+        solves, equation, core = ctx.solves, ctx.equation, ctx.num_core
+        arrived = None if solves.outer_adjoints is None else solves.outer_adjoints()
         heard = None
         if arrived is not None:
-            if ends.undo_drift and ends.u_start is not None:
-                factor, heard = equation.drift(z, G, arrived, ends.u_start)
+            if solves.undo_drift and solves.v_start is not None:
+                factor, heard = equation.drift(z, G, arrived, solves.v_start)
                 arrived = arrived * factor
             G = G + arrived
-        ends.adjoints = equation.adjoints(z, G, torch.zeros_like(z) if ends.u_start is None else ends.u_start, heard)
-        u = ends.adjoints.value
+        solves.adjoints = equation.adjoints(
+            z, G, torch.zeros_like(z) if solves.v_start is None else solves.v_start, heard
+        )
+        u = solves.adjoints.value
         m = spmm(equation.P.leading(core), z.clamp_min(0))
         return u, u[:core].t() @ m, None, None, None
 
 
-def equilibrium(C: Tensor, W: Tensor, equation: Equilibrium, ends: Ends, num_core: int) -> Tensor:
+def equilibrium(C: Tensor, W: Tensor, equation: Equilibrium, solves: Solves, num_core: int) -> Tensor:
     """H = relu(Z) of the fixed point, differentiable in C and W; W takes its gradient from the first ``num_core``
     rows."""
-    return _Solve.apply(C, W, equation, ends, num_core)
+    return _Solve.apply(C, W, equation, solves, num_core)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Recalling, spmm
+from lmc.graph import CSR, Aggregation, WithStoredHalo, spmm
 from lmc.models.base import Activation, Layer, Model
 from lmc.models.rows import Bias, Drawn, Linear, Operator, Pass
 
@@ -92,7 +92,7 @@ class GATLayer(Layer):
 
     affine = False
     linear = False
-    recalls = True
+    completes_halo = True
 
     def __init__(
         self, in_width: int, heads: int, width: int, dropout: float, slope: float, activation: Activation
@@ -106,20 +106,20 @@ class GATLayer(Layer):
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(P, Aggregation)
-        q = p.before_sum
+        q = p.before_aggregation
         A, t = P.forward, self.lin(self.drop(h, p), q)
         row, col = A.row_index(), A.indices
         src, dst = self.attention(t.view(-1, self.heads, self.width), q)
         e = F.leaky_relu(src.index_select(0, col) + dst.index_select(0, row), self.slope)
         log_z = log_sum_exp(e, row, A.num_rows)
-        if isinstance(P, Recalling):
-            stored = P.recalled[:, -self.heads :]
+        if isinstance(P, WithStoredHalo):
+            stored = P.stored_halo[:, -self.heads :]
             c = A.num_rows - stored.shape[0]
             log_z = torch.cat([log_z[:c], torch.maximum(stored, log_z[c:].detach())])
         w = (e - log_z.index_select(0, row)).exp()
         m = torch.cat([_Weighted.apply(head, w[:, k].contiguous(), A, row) for k, head in enumerate(self._split(t))], 1)
-        if isinstance(P, Recalling):
-            m = torch.cat([m[:c], m[c:] + self._unseen(w, row, c, P.recalled)])
+        if isinstance(P, WithStoredHalo):
+            m = torch.cat([m[:c], m[c:] + self._unseen(w, row, c, P.stored_halo)])
         return torch.cat([m, log_z], 1)
 
     def _split(self, t: Tensor) -> list[Tensor]:
@@ -154,7 +154,7 @@ class GAT(Model):
     """
 
     normalisation = "sum"
-    weighs_first = True
+    transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
 
     def __init__(

@@ -37,7 +37,7 @@ class PNALayer(Layer):
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(P, Aggregation)
         t = self.drop(h, p)
-        u = self.lin_message(t, p.before_sum)
+        u = self.lin_message(t, p.before_aggregation)
         mean = P(u)
         std = ((P(u * u) - mean * mean).relu() + 1e-5).sqrt()
         m = torch.cat([mean, *_extremes(P.forward, u), std], 1)
@@ -80,7 +80,7 @@ class PNA(Model):
     """
 
     normalisation = "mean"
-    weighs_first = True
+    transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
 
     def __init__(

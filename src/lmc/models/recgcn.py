@@ -106,7 +106,7 @@ class RecGCN(Recurrent):
         self.lambda_pf.copy_(perron(P))
         self.project()
 
-    def settled(self, block: CSR) -> CSR:
+    def well_posed(self, block: CSR) -> CSR:
         """``block``, scaled down to lambda_pf(P) where its own is larger: W is bounded by the whole graph's."""
         scale = (self.lambda_pf / perron(block, max_steps=SETTLING)).clamp(max=1).to(block.dtype)
         return CSR(block.indptr, block.indices, block.data * scale, block.num_cols)

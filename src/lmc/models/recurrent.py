@@ -19,7 +19,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation
 from lmc.models.base import Model
-from lmc.models.equilibrium import Ends, Equilibrium, equilibrium
+from lmc.models.equilibrium import Equilibrium, Solves, equilibrium
 from lmc.models.rows import Linear, Operator, Pass
 from lmc.solvers import Solver, solver
 
@@ -46,7 +46,7 @@ class Recurrent(Model):
         own = {f"solver.{name}": value for name, value in vars(self.solver).items()}
         return super().settings | {"solver": type(self.solver).__name__.lower()} | own
 
-    def exactly(self, P: CSR, P_t: CSR) -> Equilibrium:
+    def exact_equilibrium(self, P: CSR, P_t: CSR) -> Equilibrium:
         """The fixed point among the rows of P, at the current parameters, to be solved as far as numbers allow.
 
         Training solves to the solver's tolerance; what is called exact is a hundred times closer.
@@ -54,7 +54,7 @@ class Recurrent(Model):
         tol = min(self.solver.tol, max(self.solver.tol / 100, 10 * torch.finfo(self.W.dtype).eps))
         return Equilibrium(P, P_t, self.W, with_tolerance(self.solver, tol))
 
-    def equilibrium(self, b: Tensor, P: CSR, P_t: CSR, outer: Tensor | None, p: Pass, ends: Ends) -> Tensor:
+    def equilibrium(self, b: Tensor, P: CSR, P_t: CSR, outer: Tensor | None, p: Pass, solves: Solves) -> Tensor:
         """H of the rows of P, differentiable, by the paper's (21).
 
         Args:
@@ -63,11 +63,11 @@ class Recurrent(Model):
             outer: messages summed from outside these rows, P_out H_out; None: there are none. They are held constant.
         """
         equation = Equilibrium(P, P_t, self.W, self.solver)
-        if outer is not None and ends.z_start is not None and ends.aged is not None and ends.moved is not None:
-            e = equation.growth(b.detach(), outer, ends.aged, ends.moved, ends.z_start)
-            outer, ends.z_start = outer + ends.aged * e, ends.z_start * (1 + e)
+        if outer is not None and solves.z_start is not None and solves.aged is not None and solves.moved is not None:
+            e = equation.growth(b.detach(), outer, solves.aged, solves.moved, solves.z_start)
+            outer, solves.z_start = outer + solves.aged * e, solves.z_start * (1 + e)
         C = b if outer is None else b + self.lin(outer, p)
-        return equilibrium(C, self.W, equation, ends, p.core_of(P.num_rows))
+        return equilibrium(C, self.W, equation, solves, p.core_of(P.num_rows))
 
     def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
         p = p or Pass()
@@ -76,7 +76,7 @@ class Recurrent(Model):
             raise ConfigError(f"expected an Aggregation on one set of rows (got {operator!r}): a fixed point needs it")
         b = self.encode(x, p)
         assert isinstance(b, Tensor)
-        return self.decode(self.equilibrium(b, operator.forward, operator.backward, None, p, Ends()), p)
+        return self.decode(self.equilibrium(b, operator.forward, operator.backward, None, p, Solves()), p)
 
 
 def with_tolerance(choice: str | Solver, tol: float | None) -> Solver:

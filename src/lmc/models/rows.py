@@ -35,7 +35,7 @@ class Operator(Protocol):
 class TakesWeights(Protocol):
     """An operator that can apply the weights before it sums, with the gradient that summing first would have."""
 
-    def through(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
+    def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
         """(P t) W^T + b; None where it has to sum first."""
 
 
@@ -46,7 +46,8 @@ class Pass:
     Args:
         num_core: leading rows that teach the parameters; None: all of them.
         pooled: batch statistics are taken over all rows together, not over core and halo apart.
-        steady: batch statistics are the core's, for the halo too, held near the running ones (:func:`renormalised`).
+        batch_renorm: core and halo rows share the core's batch statistics, corrected towards the running ones
+            (:func:`renormalised`).
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: where the dropout masks come from; None: torch's own generator.
         grad_from_halo: weights before a sum take their gradient from every row the sum reads: right where the
@@ -58,14 +59,14 @@ class Pass:
 
     num_core: int | None = None
     pooled: bool = False
-    steady: bool = False
+    batch_renorm: bool = False
     dropout: bool = True
     generator: torch.Generator | None = None
     grad_from_halo: bool = False
     drawn: dict[int, tuple[Tensor, Tensor, float]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def before_sum(self) -> Pass:
+    def before_aggregation(self) -> Pass:
         """This pass for weights that are applied before a sum."""
         return replace(self, num_core=None) if self.grad_from_halo else self
 
@@ -253,7 +254,7 @@ class Linear(Drawn):
         assert isinstance(t, Tensor)
         assert not isinstance(clean, CSR)
         if narrow and isinstance(P, TakesWeights):
-            s = P.through(self.weight, self.bias, t, clean)
+            s = P.linear_first(self.weight, self.bias, t, clean)
             if s is not None:
                 return s
         return self(P(t, clean), p)
@@ -334,7 +335,7 @@ class BatchNorm(nn.BatchNorm1d):
                 x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
             )
             return _Affine.apply(unit, self.weight, self.bias, core)
-        if p.steady:
+        if p.batch_renorm:
             mean, var, momentum = self.running_mean, self.running_var, self._count(core > 1)
             assert self.num_batches_tracked is not None
             assert mean is not None

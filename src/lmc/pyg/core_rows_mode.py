@@ -222,7 +222,7 @@ class CoreRows(TorchFunctionMode):
         if self._p.pooled and training:
             unit = normed(x, None, None, keep=True)
             return unit if weight is None or bias is None else _Affine.apply(unit, weight, bias, self._c)
-        if self._p.steady and training and mean is not None and var is not None:
+        if self._p.batch_renorm and training and mean is not None and var is not None:
             batches = self._batches.get(id(mean))
             share = momentum if batches is None else share_of(batches, momentum)
             return renormalised(x, self._c, mean, var, weight, bias, share, eps)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Recalling
+from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.models.gat import log_sum_exp
 from lmc.models.rows import Operator, Pass
 from lmc.pyg.core_rows_mode import CoreRows
@@ -190,7 +190,7 @@ class Passage:
         assert isinstance(P, Aggregation)
         A = P.forward
         c = self.p.core_of(A.num_rows)
-        recalled = P.recalled if isinstance(P, Recalling) else None
+        recalled = P.stored_halo if isinstance(P, WithStoredHalo) else None
         parts = [
             self._rows(convolution, crossing, kwargs, A, slice(first, last), rule, known)
             for first, last, rule, known in ((0, c, "live", None), (c, A.num_rows, "frozen", recalled))

@@ -49,7 +49,7 @@ class Wrapped(Model):
     """A network whose own ``forward`` drives the pass; layer l is its l-th ``propagate``."""
 
     owns_forward = True
-    weighs_first = True
+    transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
 
@@ -100,11 +100,11 @@ class Wrapped(Model):
         return all(c.linear or c.heads for c in self.crossings)
 
     @property
-    def replays(self) -> bool:
+    def recordable(self) -> bool:
         """Only with sparse products: a convolution's own way over the edges may wait for the device."""
         return self.linear and replays(self.network)
 
-    def recalls(self, l: int) -> bool:
+    def completes_halo(self, l: int) -> bool:
         return self.crossings[l - 1].heads > 0
 
     @property
@@ -123,16 +123,16 @@ class Wrapped(Model):
         if isinstance(P, Tensor):
             return self._call(self.network, x.to_dense() if isinstance(x, CSR) else x, P)
         operators: Sequence[Operator] = P if isinstance(P, Sequence) else [P] * self.num_layers
-        return self.drive(x, p or Pass(), lambda l, layer: layer(operators[l - 1]))
+        return self.run_forward(x, p or Pass(), lambda l, layer: layer(operators[l - 1]))
 
-    def drive(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
+    def run_forward(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
         """Logits of the rows that the last crossing gives, core rows first; each crossing asks ``at`` for its state."""
         x = x.to_dense() if isinstance(x, CSR) else x
         PX = None
         if x.shape[1] == 2 * self.in_width:  # [P X | X]
             PX, x = x.split(self.in_width, 1)
         fixed = [*self.network.parameters(), *self.network.buffers()]
-        mode = CoreRows(fixed, x.shape[0], p, self.network.modules() if p.steady else ())
+        mode = CoreRows(fixed, x.shape[0], p, self.network.modules() if p.batch_renorm else ())
         passage = Passage(self.network, self.crossings, x.shape[0], p, at, mode)
         passage.first, passage.swapped = PX, not self.reads_all_rows
         entered = passage.entered if p.grad_from_halo and p.num_core is not None else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lmc.graph import pages
+from lmc.kernels.pinned import allocate_pages
 from lmc.stores.base import Table
 from lmc.stores.bundle import carried
 from lmc.stores.packed import Planes
@@ -27,7 +27,7 @@ class HostTable(StagedTable):
     ) -> None:
         widths = [width] if isinstance(width, int) else width
         shape = (num_rows * sum(widths),)
-        flat = pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
+        flat = allocate_pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
         super().__init__(Planes.over(flat, widths, device), device, behind)
 
 

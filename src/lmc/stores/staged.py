@@ -28,7 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmc.graph import lock
+from lmc.kernels.pinned import pin
 from lmc.stores.base import Rows
 from lmc.stores.device import write
 from lmc.stores.host_io import Hands
@@ -63,7 +63,7 @@ class StagedTable:
         self._device = device
         self._cuda = device.type == "cuda"
         self.stages = self._cuda if behind is None else behind
-        locked = not self._cuda or (lockable != "none" and lock(self._rows.flat, device, self, lockable == "read"))
+        locked = not self._cuda or (lockable != "none" and pin(self._rows.flat, device, self, lockable == "read"))
         self._reads = lockable != "none" and locked and (not self._cuda or reaches(self._rows, device))
         self._writes = self._reads and lockable == "memory"
         self._hands = Hands(self._rows, device) if self.stages and not self._writes else None

@@ -43,7 +43,7 @@ def take(array: Tensor, at: Tensor) -> Tensor:
     return out
 
 
-def pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def allocate_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros in pages of their own, which can be locked without those of others; torch's own page-locked memory comes in
     powers of two."""
     count = math.prod(shape)
@@ -53,7 +53,7 @@ def pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, **own), dtype=dtype, count=count).view(shape)
 
 
-def lock(rows: Tensor, device: torch.device, owner: object, read_only: bool = False) -> bool:
+def pin(rows: Tensor, device: torch.device, owner: object, read_only: bool = False) -> bool:
     """Page-lock host memory while ``owner`` lives, so that the kernels can reach it, or but read it; whether that went
     well."""
     if triton is None or device.type != "cuda" or not rows.numel() or not rows.is_contiguous():
