@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from lmc.heap import keep_memory
     from lmc.pyg import wrap
     from lmc.results import EpochRecord, RunRecord
+    from lmc.stores import Placement
     from lmc.train import evaluate, fit
 
 # loaded when first asked for: importing torch takes longer than `lmc --help` should
 _HOMES = {
     "EpochRecord": "lmc.results",
     "Graph": "lmc.graph",
+    "Placement": "lmc.stores",
     "RunRecord": "lmc.results",
     "evaluate": "lmc.train",
     "fit": "lmc.train",
@@ -59,6 +61,7 @@ _ROOMS = (
 __all__ = [
     "EpochRecord",
     "Graph",
+    "Placement",
     "RunRecord",
     "data",
     "diagnostics",

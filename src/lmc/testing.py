@@ -18,7 +18,7 @@ from lmc.methods.base import check_widths
 from lmc.models import Model, Pass
 from lmc.pyg import wrap
 from lmc.pyg.core_rows_mode import CoreRows
-from lmc.stores import Device, Table
+from lmc.stores import Device, Placement, Table
 
 TOLERANCE = 1e-8
 NUM_NODES, NUM_PARTS = 60, 4
@@ -220,7 +220,7 @@ def _error(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
 
 
 def _in_chunks(model: Model, g: Graph, logits: Tensor) -> float:
-    problem = Problem.of(g, copy.deepcopy(model), torch.device("cpu"))
+    problem = Problem.of(g, copy.deepcopy(model), Placement(device="cpu"))
     third = g.num_nodes // 3
     chunks = [slice(0, third), slice(third, third + 1), slice(third + 1, g.num_nodes)]
 

@@ -43,9 +43,9 @@ def test_a_view_counts_as_the_memory_it_keeps_alive(graph: lmc.Graph) -> None:
         (FullBatch(), "device"),
         (ClusterGCN(8, 2), "device"),
         (GAS(8, 2), "device"),
-        (LMC4Conv(8, 2, history="disk"), "disk"),
+        (LMC4Conv(8, 2), "disk"),
         (CMC(8, 2), "device"),
-        (CMC(8, 1, history="disk"), "disk"),
+        (CMC(8, 1), "disk"),
     ],
     ids=lambda v: getattr(v, "name", v),
 )
@@ -80,8 +80,6 @@ def test_smaller_batches_take_smaller_steps_and_the_same_tables(graph: lmc.Graph
 @pytest.mark.parametrize("cls", [GAS, LMC4Conv, CMC])
 def test_what_is_predicted_is_measured_on_a_gpu(cls: type[GAS], tier: str) -> None:
     graph = lmc.load("arxiv-like", scale=0.3)
-    r = measure_cell(
-        graph, MemoryCell("m", "20/4", tier), cls(20, 4, history=tier), Setup(hidden=128), torch.device("cuda")
-    )
+    r = measure_cell(graph, MemoryCell("m", "20/4", tier), cls(20, 4), Setup(hidden=128), torch.device("cuda"))
     assert r.step_error == pytest.approx(0, abs=0.15)
     assert r.lives_error == pytest.approx(0, abs=0.15)

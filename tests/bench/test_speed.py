@@ -102,7 +102,7 @@ def test_an_iteration_is_measured_against_a_product_and_a_map() -> None:
     [
         (SpeedCell("gcn", "pyg-full"), None),
         (SpeedCell("gcn", "full"), None),
-        (SpeedCell("gcn", "cmc", "4/2", "disk"), CMC(4, 2, history="disk")),
+        (SpeedCell("gcn", "cmc", "4/2", "disk"), CMC(4, 2)),
         (SpeedCell("gcn", "lmc", "4/2", redraw=True), LMC4Conv(4, 2, redraw=True)),
         (SpeedCell("gcnii", "gas", "4/2"), GAS(4, 2)),
         (SpeedCell("recgcn", "lmc4rec", "4/2"), LMC4Rec(4, 2)),
@@ -141,7 +141,7 @@ def test_lines_are_measured_on_a_gpu(graph: lmc.Graph, tier: str) -> None:
     device = torch.device("cuda")
     setup = replace(SETUP, warmup=3, repeat=2)
     cell = SpeedCell("gcn", "cmc", "4/2", tier)
-    record = time_cell(graph, cell, setup, device, lambda _: CMC(4, 2, history=tier))
+    record = time_cell(graph, cell, setup, device, lambda _: CMC(4, 2))
     assert record.ms > 0
     assert record.resident_mb
     assert record.product_ms

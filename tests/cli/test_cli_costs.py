@@ -191,7 +191,6 @@ def test_scale_measures_four_sizes_and_the_sweep(
         (SPEED, ("--limit", "0"), "--limit"),
         (SPEED, ("--summary-only", "--run-dir", "nowhere"), "name one with --run-dir"),
         (MEMORY, ("--methods", "glas"), "did you mean gas"),
-        (MEMORY, ("--methods", "lmc:history=disk"), "use --tiers"),
         (MEMORY, ("--tiers", "tape"), "expected tiers"),
         (MEMORY, ("--configs", "4/8"), "clusters_per_batch"),
         (MEMORY, ("--summary-only", "--run-dir", "nowhere"), "name one with --run-dir"),

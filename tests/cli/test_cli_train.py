@@ -60,9 +60,10 @@ def test_options_reach_model_and_method(invoke: Invoke, tmp_path: Path) -> None:
     assert (config["model"]["name"], config["model"]["layers.0.alpha"]) == ("GCNII", 0.2)
     wanted = {
         "alpha": 0.7, "score": "sin", "cut": "after", "first_layer": "pruned", "forward": False, "backward": True,
-        "redraw": True, "partition": "random", "history": "host", "num_parts": 3, "clusters_per_batch": 1,
+        "redraw": True, "partition": "random", "num_parts": 3, "clusters_per_batch": 1,
     }  # fmt: skip
     assert {k: config["method"][k] for k in wanted} == wanted
+    assert config["history"] == "host"
     assert (config["clip"], config["weight_decay"], config["model"]["dropout"]) == (1.0, 0.001, 0.1)
 
 

@@ -15,6 +15,7 @@ from lmc.graph import Aggregation
 from lmc.methods import ClusterMethod, HistoryMethod, LMC4Rec, Run
 from lmc.models import RecGCN
 from lmc.solvers.loop import CUDA_CHECK_EVERY
+from lmc.stores import Placement
 
 CUDA = torch.cuda.is_available()
 
@@ -29,11 +30,13 @@ def model_of(seed: int = 0, dropout: float = 0.3) -> RecGCN:
     return RecGCN(6, 7, 4, dropout=dropout, input_dropout=dropout, kappa=0.8, tol=1e-12, seed=seed).double()
 
 
-def bound(name: str, model: RecGCN | None = None, device: str = "cpu", **settings: object) -> Run:
+def bound(
+    name: str, model: RecGCN | None = None, device: str = "cpu", history: str = "device", **settings: object
+) -> Run:
     g = random_graph()
     chosen = {"clusters_per_batch": 1} if issubclass(RECURRENT[name], ClusterMethod) else {}
     run = RECURRENT[name](**(chosen | settings)).bind(  # type: ignore[arg-type]
-        g, model or model_of(), None if name == "full" else parts_of(g), device=device, seed=5
+        g, model or model_of(), None if name == "full" else parts_of(g), Placement(device, history), seed=5
     )
     run.refresh()
     return run
@@ -185,9 +188,7 @@ def test_one_step_updates_are_an_option() -> None:
 @pytest.mark.parametrize(("name", "tier"), [(name, tier) for name, tier in STORES if name != "graphsaint"])
 def test_gpu_gives_the_gradients_of_the_cpu(name: str, tier: str, redraw: bool) -> None:
     settings: dict[str, object] = {"redraw": redraw} if name != "full" else {}
-    if tier == "host":
-        settings["history"] = tier
-    a, b = (train_epochs(bound(name, model_of(dropout=0.0), device, **settings), 4) for device in ("cpu", "cuda"))
+    a, b = (train_epochs(bound(name, model_of(dropout=0.0), device, tier, **settings), 4) for device in ("cpu", "cuda"))
     assert max(worst_error(x, y) for x, y in zip(a, b, strict=True)) < 1e-8
 
 

@@ -9,6 +9,7 @@ import lmc
 from lmc.diagnostics import memory, messages_kept, staleness
 from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, LMC4Conv
 from lmc.partition import partition, quality
+from lmc.stores import Placement
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_refreshed_histories_are_not_stale_and_a_step_makes_them_so(graph: lmc.G
 
 def test_memory_names_the_tier_of_the_histories(graph: lmc.Graph) -> None:
     for tier in ("device", "host"):
-        run = LMC4Conv(10, 2, history=tier).bind(graph, model_for(graph))
+        run = LMC4Conv(10, 2).bind(graph, model_for(graph), placement=Placement(history=tier))
         used = memory(run, next(run.batches()))
         # layer 1 is complete and needs no history: H[2] and V[2] of width 16, H[3] of the classes
         assert used.tiers == {tier: graph.num_nodes * (16 + 16 + graph.num_classes) * 4}

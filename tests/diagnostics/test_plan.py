@@ -14,9 +14,9 @@ from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, 
 from lmc.diagnostics.plan import ROOM, Division, changes
 from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec, Placement
+from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec
 from lmc.models import GCN, SAGE, Model, RecGCN
-from lmc.stores import HostTable
+from lmc.stores import HostTable, Placement
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def model_for(g: lmc.Graph, width: int = 128) -> Model:
     return GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=0.5, norm="batch")
 
 
-SETTINGS = {"device": Placement(), "disk": Placement(features="disk", keep_batches=False)}
+SETTINGS = {"device": Placement(), "disk": Placement(history="disk", features="disk", keep_batches=False)}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -42,10 +42,10 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
     division: Division, cls: type[HistoryMethod], setting: str
 ) -> None:
     placement = SETTINGS[setting]
-    g, method = division.graph, cls(20, 4, history=setting)
+    g, method = division.graph, cls(20, 4)
     model = model_for(g)
     found = plan(division, model, method, "cpu", placement)
-    run = method.bind(g, model, division.parts, **vars(placement))
+    run = method.bind(g, model, division.parts, placement)
     batches = list(run.batches())
     for batch in batches:
         run.accumulate(batch)
@@ -75,7 +75,7 @@ def test_a_plan_of_bfloat16_rows_is_as_near(division: Division, cls: type[Histor
     g, method = division.graph, cls(20, 4)
     model = model_for(g)
     found = plan(division, model, method, placement=Placement(precision="bfloat16"))
-    run = method.bind(g, model, division.parts, precision="bfloat16")
+    run = method.bind(g, model, division.parts, placement=Placement(precision="bfloat16"))
     batches = list(run.batches())
     for batch in batches:
         run.accumulate(batch)
@@ -120,12 +120,15 @@ class Behind:
         return HostTable(num_rows, width, dtype, device, behind=True)
 
 
+BEHIND = Placement(history=Behind())
+
+
 @pytest.mark.parametrize("cls", [LMC4Conv, CMC, GAS])
 def test_a_plan_counts_rows_on_their_way(division: Division, cls: type[HistoryMethod]) -> None:
-    g, method = division.graph, cls(20, 4, history=Behind())
+    g, method = division.graph, cls(20, 4)
     model = model_for(g)
-    found = {item.name: item.size for item in plan(division, model, method).items}["rows on their way"]
-    run = method.bind(g, model, division.parts)
+    found = {item.name: item.size for item in plan(division, model, method, "cpu", BEHIND).items}["rows on their way"]
+    run = method.bind(g, model, division.parts, BEHIND)
     for batch in run.batches():
         run.accumulate(batch)
     measured = sum(run.staging.held)
@@ -174,7 +177,7 @@ def _sparse(x: torch.Tensor) -> lmc.graph.CSR:
 def test_a_run_that_does_not_fit_is_told_the_gentlest_option_that_makes_it(division: Division) -> None:
     method, model = CMC(20, 4), model_for(division.graph, 32)
     whole = plan(division, model, method).device
-    tables = plan(division, model, dataclasses.replace(method, history="disk")).device
+    tables = plan(division, model, method, placement=Placement(history="disk")).device
     assert tables < whole
     found = remedy(division, model, method, int((whole + tables) / 2 / ROOM))
     assert found is not None
@@ -210,11 +213,11 @@ def test_options_are_tried_from_the_gentlest_on(division: Division, device: str)
     words = [" ".join(options) for _, _, options in tried]
     last = CHANGES[device][-1]
     assert words == [*CHANGES[device], f"{last} --clusters 2", f"{last} --clusters 1"]
-    for method, placement, options in tried:
+    for _, placement, options in tried:
         said = dict(option.removeprefix("--").partition(" ")[::2] for option in options)
         history, features, structure = (said.get(name, "device") for name in ("history", "features", "structure"))
-        wanted = Placement(features, "rebuild-batches" not in said, structure=structure)
-        assert (method.history, placement) == (history, wanted)
+        keep = "rebuild-batches" not in said
+        assert placement == Placement("auto", history, features, structure, keep_batches=keep)
 
 
 def test_edges_are_not_sent_where_they_are_already_nor_where_all_of_them_are_read(division: Division) -> None:

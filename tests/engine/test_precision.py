@@ -12,11 +12,11 @@ from torch_geometric import nn as pyg
 import lmc
 from helpers import Gradients, parts_of, random_graph, scrambled, total_error
 from lmc.diagnostics import divide, plan, staleness
-from lmc.engine.placement import Placement
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Graph, spmm
 from lmc.methods import CMC, GAS, DropEdge, FullBatch, GraphSAGE, GraphSAINT, HistoryMethod, LMC4Conv, Method, Run
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, RecGCN
+from lmc.stores import Placement
 
 U = 2.0**-8
 """Unit roundoff: a rounding to bfloat16 moves a number by at most this share of itself."""
@@ -53,7 +53,9 @@ def bound(
     """A run with exact tables, every parameter off its initial value."""
     g = random_graph(200) if graph is None else graph
     parts = None if method == "full" else parts_of(g)
-    run = METHODS[method].bind(g, scrambled(model(g)).float(), parts, device=device, precision=precision)
+    run = METHODS[method].bind(
+        g, scrambled(model(g)).float(), parts, placement=Placement(device=device, precision=precision)
+    )
     run.refresh()
     return run
 
@@ -177,8 +179,10 @@ def test_every_tier_trains_as_the_device_does(cls: type[HistoryMethod], tier: st
     g, trained = random_graph(200), []
     for where in ("device", tier):
         model = GCN(g.num_features, 16, g.num_classes, num_layers=3, dropout=0.5)
-        method = cls(clusters_per_batch=2, history=where)
-        run = method.bind(g, model, parts_of(g), features=where, precision="bfloat16")
+        method = cls(clusters_per_batch=2)
+        run = method.bind(
+            g, model, parts_of(g), placement=Placement(history=where, features=where, precision="bfloat16")
+        )
         run.refresh()
         steps(run, 3)
         trained.append([*model.parameters(), *(t.data() for t in run.all_tables())])
@@ -191,7 +195,7 @@ def test_a_plan_counts_the_bytes_of_every_table() -> None:
     method = CMC(8, 2)
     division = divide(g, method)
     found, full = (plan(division, model, method, placement=Placement(precision=p)) for p in ("bfloat16", "float32"))
-    run = method.bind(g, model, division.parts, precision="bfloat16")
+    run = method.bind(g, model, division.parts, placement=Placement(precision="bfloat16"))
     sizes, wide = ({i.name: i.size for i in p.items} for p in (found, full))
     for l in (2, 3):
         assert sizes[f"history T[{l}]"] == run.tables["T"][l].data().nbytes == wide[f"history T[{l}]"] // 2
@@ -217,10 +221,10 @@ def test_what_rounding_would_harm_is_refused_with_the_reason(what: str) -> None:
     method, make, reason = REFUSED[what]
     g = random_graph()
     with pytest.raises(ConfigError, match=rf"bfloat16.*{reason}"):
-        method.bind(g, make(g), precision="bfloat16")
+        method.bind(g, make(g), placement=Placement(precision="bfloat16"))
 
 
 def test_an_unknown_precision_is_refused() -> None:
     g = random_graph()
     with pytest.raises(ConfigError, match="float16"):
-        GAS().bind(g, MODELS["gcn"](g), parts_of(g), precision="float16")
+        GAS().bind(g, MODELS["gcn"](g), parts_of(g), placement=Placement(precision="float16"))

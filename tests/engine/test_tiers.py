@@ -16,7 +16,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec, Run
 from lmc.models import GCN, SAGE, Model, RecGCN
-from lmc.stores import Disk, DiskTable, HostTable, Store, Table, store
+from lmc.stores import Disk, DiskTable, HostTable, Placement, Store, Table, store
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -60,8 +60,8 @@ def trained(
 ) -> tuple[list[Tensor], Run]:
     cls, options, name = METHODS[kind]
     model = make(name, g)
-    method = cls(clusters_per_batch=2, redraw=redraw, history=tier, **options)
-    run = method.bind(g, model, parts_of(g, 6), device=device, features=features)
+    method = cls(clusters_per_batch=2, redraw=redraw, **options)
+    run = method.bind(g, model, parts_of(g, 6), placement=Placement(device, tier, features))
     return steps(run, model), run
 
 
@@ -97,7 +97,7 @@ def test_recurrent_models_too(cls: type[HistoryMethod], tier: str | Store) -> No
     found = []
     for history in ("device", tier):
         model = RecGCN(g.num_features, 5, g.num_classes).double()
-        run = cls(clusters_per_batch=2, history=history).bind(g, model, parts_of(g, 6))
+        run = cls(clusters_per_batch=2).bind(g, model, parts_of(g, 6), Placement(history=history))
         found.append(steps(run, model, epochs=2))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -117,7 +117,7 @@ def test_features_on_any_tier_train_alike(kind: str, features: str | Store, dtyp
     found = []
     for where in ("device", features):
         model = MODELS[kind](g).to(dtype)
-        run = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g, 6), features=where)
+        run = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g, 6), placement=Placement(features=where))
         found.append(steps(run, model, epochs=2))
         assert torch.equal(run.graph.x, g.x[run.clusters.order])
     for a, b in zip(*found, strict=True):
@@ -132,18 +132,20 @@ def test_sparse_features_may_stay_on_the_host_and_not_on_disk() -> None:
     found = []
     for where in ("device", "host"):
         model = make("gcn", g)
-        run = GAS(clusters_per_batch=2).bind(g, model, parts_of(g), features=where)
+        run = GAS(clusters_per_batch=2).bind(g, model, parts_of(g), placement=Placement(features=where))
         found.append(steps(run, model))
         assert (next(run.batches()).x is None) == (where == "host")
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     with pytest.raises(ConfigError, match='features "device" or "host" for sparse features'):
-        GAS().bind(g, make("gcn", g), parts_of(g), features="disk")
+        GAS().bind(g, make("gcn", g), parts_of(g), placement=Placement(features="disk"))
 
 
 def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
     g = random_graph()
-    run = LMC4Conv(clusters_per_batch=1, history=Behind()).bind(g, make("gcn", g), parts_of(g, 6), features=Behind())
+    run = LMC4Conv(clusters_per_batch=1).bind(
+        g, make("gcn", g), parts_of(g, 6), Placement(history=Behind(), features=Behind())
+    )
     asked: list[object] = []
     for table in [*run.all_tables(), run.problem.stored]:
         assert table is not None
@@ -167,7 +169,9 @@ def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
 
 def test_an_epoch_is_drawn_once_though_it_is_looked_into_before() -> None:
     g = random_graph()
-    run = LMC4Conv(clusters_per_batch=2, redraw=True, history=Behind()).bind(g, make("gcn", g), parts_of(g, 6))
+    run = LMC4Conv(clusters_per_batch=2, redraw=True).bind(
+        g, make("gcn", g), parts_of(g, 6), Placement(history=Behind())
+    )
     seen = []
     for _ in range(3):
         for batch in run.batches():
@@ -183,7 +187,7 @@ def test_an_epoch_is_drawn_once_though_it_is_looked_into_before() -> None:
 def test_batches_need_not_be_kept(keep: bool) -> None:
     g = random_graph()
     model = make("gcn", g)
-    run = CMC(clusters_per_batch=2).bind(g, model, parts_of(g, 6), keep_batches=keep)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts_of(g, 6), placement=Placement(keep_batches=keep))
     seen = {id(b): b for _ in range(2) for b in run.batches(0)}
     assert len(seen) == (3 if keep else 6)
     run.epoch = 0
@@ -215,7 +219,7 @@ def test_a_state_is_taken_up_on_another_tier() -> None:
     model = make("gcn", g)
     a = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g))
     steps(a, model)
-    b = LMC4Conv(clusters_per_batch=2, history=Disk()).bind(g, model, parts_of(g))
+    b = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g), Placement(history=Disk()))
     b.load_state_dict(a.state_dict())
     for mine, theirs in zip(a.all_tables(), b.all_tables(), strict=True):
         assert torch.equal(mine.data(), theirs.data())
@@ -226,7 +230,7 @@ def test_sampling_methods_read_features_from_anywhere(name: str) -> None:
     g = random_graph()
     found = []
     for features in ("device", "host", "disk"):
-        run = lmc.methods.METHODS[name]().bind(g, make(model_for(name), g), features=features)
+        run = lmc.methods.METHODS[name]().bind(g, make(model_for(name), g), placement=Placement(features=features))
         for batch in run.batches():
             run.accumulate(batch)
         found.append([p.grad.clone() for p in run.parameters.values() if p.grad is not None])
@@ -241,7 +245,9 @@ def test_edges_may_stay_on_the_host(name: str, model: str) -> None:
     found = []
     for structure in ("device", "host"):
         mine = make(model, g)
-        run = lmc.methods.METHODS[name](clusters_per_batch=2).bind(g, mine, parts_of(g, 6), structure=structure)
+        run = lmc.methods.METHODS[name](clusters_per_batch=2).bind(
+            g, mine, parts_of(g, 6), placement=Placement(structure=structure)
+        )
         found.append([*steps(run, mine), *evaluate_problem(run.problem).values()])
         assert run.tiers.get("structure", "device") == structure
     for a, b in zip(*found, strict=True):
@@ -257,8 +263,8 @@ def test_edges_on_the_host_train_alike_on_a_gpu(kind: str, redraw: bool) -> None
     found = []
     for structure in ("device", "host"):
         model = make(name, g)
-        method = cls(clusters_per_batch=2, redraw=redraw, history="host", **options)
-        run = method.bind(g, model, parts_of(g, 6), device="cuda", features="host", structure=structure)
+        method = cls(clusters_per_batch=2, redraw=redraw, **options)
+        run = method.bind(g, model, parts_of(g, 6), placement=Placement("cuda", "host", "host", structure))
         found.append(steps(run, model))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
@@ -267,12 +273,12 @@ def test_edges_on_the_host_train_alike_on_a_gpu(kind: str, redraw: bool) -> None
 def test_edges_stay_where_more_is_read_of_them_than_batches() -> None:
     g = random_graph()
     with pytest.raises(ConfigError, match='structure="device" for GraphSAGE'):
-        lmc.methods.METHODS["graphsage"]().bind(g, make("sage", g), structure="host")
+        lmc.methods.METHODS["graphsage"]().bind(g, make("sage", g), placement=Placement(structure="host"))
     with pytest.raises(ConfigError, match=r'structure "device" or "host" \(got \'disk\'\)'):
-        GAS().bind(g, make("gcn", g), structure="disk")
+        GAS().bind(g, make("gcn", g), placement=Placement(structure="disk"))
 
 
 def test_features_that_are_summed_anew_stay_on_the_device() -> None:
     g = random_graph()
     with pytest.raises(ConfigError, match=r'features="device" for DropEdge \(got \'host\'\)'):
-        DropEdge(GAS(), 0.2).bind(g, make("gcn", g), features="host")
+        DropEdge(GAS(), 0.2).bind(g, make("gcn", g), placement=Placement(features="host"))

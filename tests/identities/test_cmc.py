@@ -11,6 +11,7 @@ from lmc.graph import Graph
 from lmc.methods import CMC, Run
 from lmc.methods.cmc import drift, trust
 from lmc.models import GCN, GCNII, Model
+from lmc.stores import Placement
 
 MODELS = ["gcn", "gcn-layer-norm", "gcn-residual-in-out", "gcnii", "gcnii-two-weights"]
 
@@ -50,8 +51,8 @@ def imbalance(run: Run) -> float:
 def test_ledgers_balance_after_every_step(name: str, history: str, redraw: bool) -> None:
     g = random_graph()
     model = build(name, g, dropout=0.5)
-    method = CMC(clusters_per_batch=2, adjoints=True, history=history, redraw=redraw)
-    run = method.bind(g, model, parts=parts_of(g))
+    method = CMC(clusters_per_batch=2, adjoints=True, redraw=redraw)
+    run = method.bind(g, model, parts_of(g), Placement(history=history))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     steps = 0
     for _ in range(4):  # from empty tables, through steps that move every parameter

@@ -23,7 +23,7 @@ from lmc.engine.exact import chunks_of, exact_adjoints, exact_logits, exact_stat
 from lmc.graph import Aggregation, Graph, gcn_norm
 from lmc.methods import GAS, GraphFM, HistoryMethod, LMC4Conv, Problem, Run
 from lmc.models import GCN, Model, Pass
-from lmc.stores import Device, Table
+from lmc.stores import Device, Placement, Table
 
 
 def states_and_adjoints(g: Graph, model: Model, cut: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -126,7 +126,7 @@ def test_refresh_leaves_parameters_gradients_and_mode_alone() -> None:
 def test_refresh_fills_the_same_tables(tier: str) -> None:
     # a step recorded for replay on a GPU holds on to their memory: a new table would never be read
     g = random_graph()
-    run = LMC4Conv(clusters_per_batch=1, history=tier).bind(g, make("gcn-residual", g), parts_of(g))
+    run = LMC4Conv(clusters_per_batch=1).bind(g, make("gcn-residual", g), parts_of(g), Placement(history=tier))
     where = [table.data().data_ptr() for table in (*run.H.values(), *run.V.values())]
     for _ in range(2):  # and a second time: adjoints are summed over chunks, so the old sums must go
         run.refresh()
@@ -136,9 +136,9 @@ def test_refresh_fills_the_same_tables(tier: str) -> None:
             assert_rows(run.V[l].data(), adjoints[l - 1][run.clusters.order])
 
 
-def two_epochs(method: HistoryMethod, g: Graph, model: Model) -> tuple[list[Gradients], Run]:
+def two_epochs(method: HistoryMethod, tier: str, g: Graph, model: Model) -> tuple[list[Gradients], Run]:
     """Every gradient of two epochs of training from refreshed histories."""
-    run = method.bind(g, model, parts_of(g))
+    run = method.bind(g, model, parts_of(g), Placement(history=tier))
     run.refresh()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     seen = []
@@ -157,7 +157,8 @@ def test_host_and_device_stores_give_identical_runs(kind: type[HistoryMethod], r
     g = random_graph()
     results = [
         two_epochs(
-            kind(clusters_per_batch=1, redraw=redraw, history=tier),
+            kind(clusters_per_batch=1, redraw=redraw),
+            tier,
             g,
             GCN(6, 7, 4, num_layers=3, dropout=0.5, norm="layer").double(),
         )
@@ -190,7 +191,7 @@ def tables(problem: Problem, chunks: list) -> tuple[list[Tensor], dict[int, Tens
 def test_exact_passes_in_chunks_are_those_in_one(model: str, sparse_features: bool, aggregate: bool, cut: str) -> None:
     g = random_graph(sparse_features=sparse_features)
     module = make(model, g)
-    problem = Problem.of(g, module, torch.device("cpu"), aggregate, cut)
+    problem = Problem.of(g, module, Placement(device="cpu"), aggregate, cut)
     states, adjoints = states_and_adjoints(g, module, cut)
     logits = module(g.x, Aggregation.exact(gcn_norm(g.adj, torch.float64)))
     mixed = parts_of(g, 3)
@@ -209,7 +210,7 @@ def test_exact_passes_in_chunks_are_those_in_one(model: str, sparse_features: bo
 
 def test_chunks_cover_the_rows_and_keep_to_the_limit() -> None:
     g = random_graph()
-    problem = Problem.of(g, make("gcn", g), torch.device("cpu"))  # widest state: 7
+    problem = Problem.of(g, make("gcn", g), Placement(device="cpu"))  # widest state: 7
     chunks = chunks_of(problem, max_elements=70)
     assert [r for c in chunks for r in range(c.start, c.stop)] == list(range(40))
     reads = [int(problem.P.indptr[c.stop] - problem.P.indptr[c.start]) for c in chunks]

@@ -10,6 +10,7 @@ from lmc.kernels import ledger as fused
 from lmc.kernels.dropout import dropout
 from lmc.methods import CMC
 from lmc.models import GCN
+from lmc.stores import Placement
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +57,7 @@ def test_kernels_read_rows_of_bfloat16(width: int, adjoints: bool, monkeypatch: 
             monkeypatch.undo()
         model = GCN(g.num_features, width, g.num_classes, num_layers=3)
         method = CMC(clusters_per_batch=2, adjoints=adjoints)
-        run = method.bind(g, model, parts=parts_of(g), device="cuda", precision="bfloat16")
+        run = method.bind(g, model, parts=parts_of(g), placement=Placement(device="cuda", precision="bfloat16"))
         for _ in range(4):  # eager, recorded, replayed; tables from zero to what they should be
             for batch in run.batches():
                 run.accumulate(batch)

@@ -43,12 +43,13 @@ from lmc.methods import (
     ShaDow,
 )
 from lmc.models import GCN
+from lmc.stores import Placement
 
 SAMPLED: dict[str, Method] = {
     "graphsage": GraphSAGE(batch_size=5, fanouts=2),
     "graphsage-complete": GraphSAGE(batch_size=5, fanouts=(3, 2, 1), first_layer="complete"),
     "vrgcn": VRGCN(batch_size=5, fanouts=1),
-    "vrgcn-host": VRGCN(batch_size=5, fanouts=2, first_layer="sampled", history="host"),
+    "vrgcn-host": VRGCN(batch_size=5, fanouts=2, first_layer="sampled"),
     "fm-ib": GraphFMIB(batch_size=5, fanouts=2),
     "fastgcn": FastGCN(batch_size=5, layer_size=4),
     "ladies": LADIES(batch_size=5, layer_size=4),
@@ -66,6 +67,10 @@ SAMPLED: dict[str, Method] = {
 each = pytest.mark.parametrize("name", SAMPLED)
 
 
+def placement_of(name: str, device: str = "cpu") -> Placement:
+    return Placement(device, history="host" if name == "vrgcn-host" else "device")
+
+
 def model_name(name: str) -> str:
     return model_for(name, "gcn-layer-norm")
 
@@ -78,7 +83,7 @@ def contents(batch: Batch) -> list[torch.Tensor]:
 @each
 def test_an_epoch_can_be_taken_up_anywhere(name: str) -> None:
     g = random_graph()
-    runs = [SAMPLED[name].bind(g, make(model_name(name), g), seed=7) for _ in range(2)]
+    runs = [SAMPLED[name].bind(g, make(model_name(name), g), placement=placement_of(name), seed=7) for _ in range(2)]
     whole = list(runs[0].batches(3))
     assert len(whole) == runs[0].num_batches
     rest = list(runs[1].batches(3, start=1))
@@ -92,7 +97,7 @@ def test_epochs_differ_and_seeds_differ(name: str) -> None:
     if name == "sign":
         return
     g = random_graph()
-    first, second = (SAMPLED[name].bind(g, make("gcn", g), seed=seed) for seed in (7, 8))
+    first, second = (SAMPLED[name].bind(g, make("gcn", g), placement=placement_of(name), seed=seed) for seed in (7, 8))
 
     def drawn(batch: Batch) -> torch.Tensor:
         return torch.cat([part.double().flatten() for part in contents(batch)])
@@ -105,7 +110,7 @@ def test_epochs_differ_and_seeds_differ(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in SAMPLED if not n.startswith(("saint", "dropedge"))])
 def test_seeds_are_the_training_nodes_each_once(name: str) -> None:
     g = random_graph()
-    run = SAMPLED[name].bind(g, make(model_for(name), g))
+    run = SAMPLED[name].bind(g, make(model_for(name), g), placement=placement_of(name))
     batches = list(run.batches())
     assert max(batch.num_core for batch in batches) <= 5
     seeds = torch.cat([batch.n_id[: batch.num_core] for batch in batches])
@@ -280,7 +285,7 @@ def test_fan_outs_above_the_degrees_are_exact_with_lonely_nodes(method: Method) 
 @pytest.mark.parametrize(("multi_label", "sparse_features"), [(True, False), (False, True), (True, True)])
 def test_every_kind_of_data(name: str, multi_label: bool, sparse_features: bool) -> None:
     g = random_graph(multi_label=multi_label, sparse_features=sparse_features)
-    run = SAMPLED[name].bind(g, make(model_name(name), g))
+    run = SAMPLED[name].bind(g, make(model_name(name), g), placement=placement_of(name))
     run.refresh()
     grads = sweep(run)
     assert all(bool(v.isfinite().all()) for v in grads.values())
@@ -290,7 +295,7 @@ def test_every_kind_of_data(name: str, multi_label: bool, sparse_features: bool)
 @each
 def test_the_gradient_error_is_measured_against_the_same_losses(name: str) -> None:
     g = random_graph()
-    run = SAMPLED[name].bind(g, make(model_name(name), g))
+    run = SAMPLED[name].bind(g, make(model_name(name), g), placement=placement_of(name))
     run.refresh()
     error = gradient_error(run, next(run.batches()))
     assert 0 <= error.mean < 100
@@ -385,10 +390,12 @@ def test_a_stopped_run_ends_as_one_that_never_stopped(name: str, tmp_path: Path)
         return kind(6, 7, 4, num_layers=3, dropout=0.5, input_dropout=0.2)
 
     one, two = model(), model()
-    lmc.fit(g, one, SAMPLED[name], epochs=4, device="cpu", seed=1)
-    lmc.fit(g, two, SAMPLED[name], epochs=2, device="cpu", seed=1, run_dir=tmp_path / "run")
+    lmc.fit(g, one, SAMPLED[name], epochs=4, placement=placement_of(name), seed=1)
+    lmc.fit(g, two, SAMPLED[name], epochs=2, placement=placement_of(name), seed=1, run_dir=tmp_path / "run")
     two = model()
-    lmc.fit(g, two, SAMPLED[name], epochs=4, device="cpu", seed=1, run_dir=tmp_path / "run", resume=True)
+    lmc.fit(
+        g, two, SAMPLED[name], epochs=4, placement=placement_of(name), seed=1, run_dir=tmp_path / "run", resume=True
+    )
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
@@ -397,7 +404,7 @@ def test_a_stopped_run_ends_as_one_that_never_stopped(name: str, tmp_path: Path)
 @each
 def test_samples_are_drawn_on_the_gpu(name: str) -> None:
     g = random_graph()
-    run = SAMPLED[name].bind(g, make(model_name(name), g), device="cuda")
+    run = SAMPLED[name].bind(g, make(model_name(name), g), placement=placement_of(name, "cuda"))
     run.refresh()
     for _ in range(2):
         grads = sweep(run)

@@ -23,21 +23,24 @@ METHODS: dict[str, Method] = {"full": FullBatch(), "lmc": LMC4Conv(10, 5), "cmc"
 PRECISIONS = ("float32", "bfloat16")
 
 
-def small(method: Method, precision: str, run_dir: Path | None, epochs: int, device: str = "cpu") -> lmc.RunRecord:
+def small(
+    method: Method, precision: str, run_dir: Path | None, epochs: int, device: str = "cpu", history: str = "device"
+) -> lmc.RunRecord:
     g = lmc.load("tiny-like", scale=0.5)
     model = lmc.models.GCN(g.num_features, 16, g.num_classes, num_layers=3, dropout=0.5, norm="batch")
     again = run_dir is not None and (run_dir / "config.json").exists()
-    return lmc.fit(
-        g, model, method, epochs=epochs, seed=3, run_dir=run_dir, resume=again, device=device, precision=precision
-    )
+    placement = lmc.Placement(device, history, precision=precision)
+    return lmc.fit(g, model, method, epochs=epochs, seed=3, run_dir=run_dir, resume=again, placement=placement)
 
 
-@pytest.mark.parametrize("method", [LMC4Conv(6, 2), CMC(6, 2), CMC(6, 2, history="disk")], ids=["lmc", "cmc", "disk"])
-def test_a_resumed_run_is_bit_identical(method: Method, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "history"), [(LMC4Conv(6, 2), "device"), (CMC(6, 2), "device"), (CMC(6, 2), "disk")]
+)
+def test_a_resumed_run_is_bit_identical(method: Method, history: str, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    small(method, "bfloat16", whole, 6)
-    small(method, "bfloat16", halves, 3)
-    small(method, "bfloat16", halves, 6)
+    small(method, "bfloat16", whole, 6, history=history)
+    small(method, "bfloat16", halves, 3, history=history)
+    small(method, "bfloat16", halves, 6, history=history)
     one, two = (load_file(folder / "checkpoint.safetensors") for folder in (whole, halves))
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
@@ -53,9 +56,11 @@ def test_a_run_is_not_taken_up_in_another_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", [LMC4Conv(6, 2), CMC(6, 2), CMC(6, 2, history="host")], ids=["lmc", "cmc", "host"])
-def test_a_gpu_trains_to_the_loss_of_float32(method: Method, tmp_path: Path) -> None:
-    narrow, wide = (small(method, p, tmp_path / p, 40, "cuda") for p in ("bfloat16", "float32"))
+@pytest.mark.parametrize(
+    ("method", "history"), [(LMC4Conv(6, 2), "device"), (CMC(6, 2), "device"), (CMC(6, 2), "host")]
+)
+def test_a_gpu_trains_to_the_loss_of_float32(method: Method, history: str, tmp_path: Path) -> None:
+    narrow, wide = (small(method, p, tmp_path / p, 40, "cuda", history) for p in ("bfloat16", "float32"))
     assert narrow.loss == pytest.approx(wide.loss, rel=0.05)
     assert narrow.test == pytest.approx(wide.test, abs=0.03)
 
@@ -104,8 +109,8 @@ def accuracy(path: Path, method: str, precision: str, epochs: int, seed: int) ->
     else:
         model = GCN(g.num_features, 64, g.num_classes, num_layers=3, dropout=0.5, norm="layer", seed=seed)
     record = lmc.fit(
-        g, model, METHODS[method], epochs, 0.01, weight_decay=5e-4, seed=seed, device="cpu", eval_every=2,
-        precision=precision,
+        g, model, METHODS[method], epochs, 0.01, weight_decay=5e-4, seed=seed, eval_every=2,
+        placement=lmc.Placement("cpu", precision=precision),
     )  # fmt: skip
     assert record.test is not None
     return record.test
@@ -124,9 +129,8 @@ def test_a_short_training_ends_where_float32_ends(method: str, device: str) -> N
                 METHODS[method],
                 epochs=30,
                 seed=seed,
-                device=device,
+                placement=lmc.Placement(device, precision=precision),
                 eval_every=2,
-                precision=precision,
             )
             for precision in ("bfloat16", "float32")
         )

@@ -14,6 +14,7 @@ from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, gcn_norm
 from lmc.methods import Problem
+from lmc.stores import Placement
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -30,7 +31,7 @@ def models(g: lmc.Graph) -> list[lmc.models.Model]:
 def test_logits_in_chunks_equal_the_full_forward_pass(which: int, size: int) -> None:
     g = hand_graph()
     model = models(g)[which].double()
-    problem = Problem.of(g, model, torch.device("cpu"))
+    problem = Problem.of(g, model, Placement(device="cpu"))
     chunks = [slice(a, min(a + size, g.num_nodes)) for a in range(0, g.num_nodes, size)]
     store = lmc.stores.Device()
     states = dict(exact_states(problem, chunks, lambda _, w: store.table(8, w, torch.float64, problem.device)))
@@ -64,7 +65,7 @@ def test_multi_label_score_is_micro_f1() -> None:
 def test_chunks_and_tier_do_not_change_the_scores() -> None:
     g = lmc.load("tiny-like", scale=0.5)
     model = lmc.models.GCN(g.num_features, 16, g.num_classes, num_layers=3, norm="layer")
-    problem = Problem.of(g, model, torch.device("cpu"))
+    problem = Problem.of(g, model, Placement(device="cpu"))
     whole = evaluate_problem(problem)
     assert evaluate_problem(problem, "host", max_elements=32 * 100) == whole
 
@@ -143,7 +144,7 @@ def test_micro_f1_of_logits_between_zero_and_one(size: int) -> None:
 def test_what_a_chunk_reads_does_not_grow_with_the_graph() -> None:
     def rows_read(scale: float) -> int:
         g = lmc.load("tiny-like", scale=scale)
-        problem = Problem.of(g, lmc.models.GCN(g.num_features, 32, g.num_classes), torch.device("cpu"))
+        problem = Problem.of(g, lmc.models.GCN(g.num_features, 32, g.num_classes), Placement(device="cpu"))
         chunks = chunks_of(problem, max_elements=32 * 400)
         assert [c.start for c in chunks[1:]] == [c.stop for c in chunks[:-1]]
         assert (chunks[0].start, chunks[-1].stop) == (0, g.num_nodes)

@@ -10,7 +10,7 @@ import torch
 
 from helpers import chance, make, parts_of, random_graph
 from lmc.methods import CMC
-from lmc.stores import Disk, Pinned, Store
+from lmc.stores import Disk, Pinned, Placement, Store
 from lmc.train import checkpoint, tensorfile
 
 
@@ -43,14 +43,14 @@ def test_what_is_written_is_read_by_the_librarys_own_reader(
 
 def test_a_run_on_disk_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     g = random_graph()
-    method = CMC(clusters_per_batch=2, history="disk")
+    method = CMC(clusters_per_batch=2)
     model, other = make("gcn", g), make("gcn", g, seed=8)
-    run = method.bind(g, model, parts_of(g), features="disk")
+    run = method.bind(g, model, parts_of(g), placement=Placement(history="disk", features="disk"))
     run.refresh()
     for batch in run.batches():
         run.accumulate(batch)
     checkpoint.save(tmp_path, run, torch.optim.Adam(model.parameters()), checkpoint.Position(epoch=1))
-    again = method.bind(g, other, parts_of(g), features="disk")
+    again = method.bind(g, other, parts_of(g), placement=Placement(history="disk", features="disk"))
     assert checkpoint.load(tmp_path, again, torch.optim.Adam(other.parameters())) == checkpoint.Position(epoch=1)
     for a, b in zip(run.all_tables(), again.all_tables(), strict=True):
         assert torch.equal(a.data(), b.data())

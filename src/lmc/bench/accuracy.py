@@ -78,7 +78,7 @@ def train_cell(stand: Testbed, cell: AccuracyCell) -> AccuracyRecord:
         if epoch % cell.every == 0:
             at.append(epoch)
             seconds.append(spent)
-            scores.append(evaluate_problem(run.problem, run.method.tier))
+            scores.append(evaluate_problem(run.problem, run.problem.placement.tier))
     val, test = [s["val"] for s in scores], [s["test"] for s in scores]
     record = AccuracyRecord(**asdict(cell), at=at, seconds=seconds, val=val, test=test)
     del run

@@ -17,6 +17,7 @@ from lmc.graph import Batch, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
 from lmc.models import Model
 from lmc.results import EpochRecord, ErrorRecord, append_line
+from lmc.stores import Placement
 from lmc.train import Settings, train
 
 PROBED = 3
@@ -61,7 +62,8 @@ def contestants(
             if key not in cuts:
                 cuts[key] = method.parts_of(graph, seed)
             parts = cuts[key]
-        run = method.bind(graph, copy.deepcopy(model), parts=parts, device=device, seed=seed, precision=precision)
+        placement = Placement(device=device, precision=precision)
+        run = method.bind(graph, copy.deepcopy(model), parts, placement, seed=seed)
         bound.append(Contestant(label, run, folders[label]))
     return bound
 

@@ -17,6 +17,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
 from lmc.methods import ClusterMethod, FullBatch, Method, Run
 from lmc.models import GCN, Model
+from lmc.stores import Placement
 from lmc.train.optimiser import adam
 
 PYG = "pyg-full"
@@ -36,6 +37,7 @@ class Setup:
     warmup: int = 1
     repeat: int = 3
     precision: str = "float32"
+    history: str = "device"
 
     def __post_init__(self) -> None:
         if self.repeat < 1 or self.warmup < 0:
@@ -132,7 +134,8 @@ def ready(
             norm=setup.norm,
             seed=setup.seed,
         )
-    run = method.bind(graph, model, device=device, seed=setup.seed, precision=setup.precision)
+    placement = Placement(device=device, history=setup.history, precision=setup.precision)
+    run = method.bind(graph, model, placement=placement, seed=setup.seed)
     run.refresh()
     optimizer = adam(model, setup.lr)
     return run, optimizer

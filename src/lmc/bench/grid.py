@@ -90,7 +90,7 @@ def train_cell(stand: Testbed, cell: GridCell) -> GridRecord:
     """Train from scratch and measure."""
     run = stand.bind(cell.config, cell.method, cell.seed, cell.norm, cell.dropout)
     ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
-    loss, test = exact_loss(run), evaluate_problem(run.problem, run.method.tier)["test"]
+    loss, test = exact_loss(run), evaluate_problem(run.problem, run.problem.placement.tier)["test"]
     objective = exact_loss(run, whole_graph=True) if cell.norm == "batch" else loss
     record = GridRecord(
         **asdict(cell),

@@ -17,7 +17,8 @@ from lmc.bench.speed import WHOLE, build
 from lmc.bench.testbed import free
 from lmc.diagnostics import divide, peak_bytes, plan
 from lmc.graph import Graph, live_tensors
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Placement, Run
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
+from lmc.stores import Placement
 from lmc.train.optimiser import adam
 
 SEEN = 4
@@ -86,7 +87,7 @@ class MemoryRecord(MemoryCell):
 
 def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, device: torch.device) -> MemoryRecord:
     """Plan, then train an epoch and measure; a method without a plan is measured alone."""
-    placement = Placement(features=cell.tier)
+    placement = Placement(device, cell.tier, cell.tier)
     planned: dict[str, Any] = {"predicted_step": None, "predicted_lives": None, "predicted_away": None}
     if isinstance(method, FullBatch | ClusterMethod) and not isinstance(method, BackwardSGD):
         found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, device, placement)
@@ -99,7 +100,7 @@ def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, d
         }
     free(device)
     before = allocated_bytes(device)
-    run = method.bind(graph, build("gcn", graph, setup), device=device, seed=setup.seed, **vars(placement))
+    run = method.bind(graph, build("gcn", graph, setup), placement=placement, seed=setup.seed)
     measured = footprint(run, setup.lr, before)
     del run
     free(device)

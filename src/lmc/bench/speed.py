@@ -207,7 +207,9 @@ def time_cell(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.device,
 
 def _time_method(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.device, method: Method) -> SpeedRecord:
     before = allocated_bytes(device)
-    run, optimizer = ready(method, graph, setup, device, build(cell.model, graph, setup))
+    run, optimizer = ready(
+        method, graph, dataclasses.replace(setup, history=cell.tier), device, build(cell.model, graph, setup)
+    )
     timing = time_run(cell.method, run, optimizer, setup, before)
     iterations = _iterations(run, optimizer)
     batches = list(run.batches(0))

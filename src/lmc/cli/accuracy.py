@@ -43,9 +43,9 @@ from lmc.cli.console import console, facts, file_name
 from lmc.cli.grid import norm_and_dropout
 from lmc.cli.speed import named
 from lmc.cli.training import device_name
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.report import accuracy_figure, save
+from lmc.stores import check_device
 
 
 @dataclass(frozen=True)

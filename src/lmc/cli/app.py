@@ -127,7 +127,7 @@ def train(
     clusters: o.ClustersOrAuto = None,
     redraw: o.Redraw = None,
     partition: o.Partition = None,
-    history: o.History = None,
+    history: o.History = "device",
     alpha: o.Alpha = None,
     score: o.Score = None,
     cut: o.Cut = None,
@@ -160,7 +160,6 @@ def train(
             clusters=num_clusters,
             redraw=redraw,
             partition=partition,
-            history=history,
             alpha=alpha,
             score=score,
             cut=cut,
@@ -200,7 +199,7 @@ def train(
             ),
             MethodChoice(method, method, own),
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, features, rebuild_batches, precision, structure),
+            RunChoice(seed, device, run_dir, resume, history, features, rebuild_batches, precision, structure),
             PlanChoice(memory, dry_run, clusters_auto),
         )
 
@@ -256,7 +255,7 @@ def compare(
     clusters: o.ClustersPerBatch = None,
     redraw: o.Redraw = None,
     partition: o.Partition = None,
-    history: o.History = None,
+    history: o.History = "device",
     alpha: o.Alpha = None,
     score: o.Score = None,
     cut: o.Cut = None,
@@ -287,7 +286,6 @@ def compare(
             clusters=clusters,
             redraw=redraw,
             partition=partition,
-            history=history,
             alpha=alpha,
             score=score,
             cut=cut,
@@ -326,7 +324,7 @@ def compare(
             parse_methods(contest(model) if methods == AUTO else methods),
             shared,
             OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, precision=precision),
+            RunChoice(seed, device, run_dir, resume, history, precision=precision),
             error_every,
         )
 

@@ -47,9 +47,9 @@ def bench_recurrent(
         from lmc.cli.build import build_method, load_graph, options_of
         from lmc.cli.cells import parse_list, positive
         from lmc.cli.training import device_name
-        from lmc.engine.run import check_device
         from lmc.errors import ConfigError
         from lmc.results import write_json
+        from lmc.stores import check_device
 
         cuts, rates = partitions.split(","), [positive("--lrs")(rate.strip()) for rate in lrs.split(",")]
         tolerances = parse_list(tols, "--tols", positive("--tols"))

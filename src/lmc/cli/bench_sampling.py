@@ -41,9 +41,9 @@ def bench_sampling(
         from lmc.cli.build import build_method, load_graph, options_of
         from lmc.cli.cells import whole
         from lmc.cli.training import device_name
-        from lmc.engine.run import check_device
         from lmc.methods import METHODS
         from lmc.results import write_json
+        from lmc.stores import check_device
 
         whole("--steps", str(steps))
 

@@ -12,7 +12,7 @@ import lmc.data
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import METHODS, DropEdge, Method, recommended
+from lmc.methods import METHODS, DropEdge, HistoryMethod, Method, recommended
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, RecGCN
 from lmc.train import Settings
 
@@ -105,6 +105,11 @@ def options_of(method: str) -> list[str]:
     """The names of the options a method has."""
     accepted = {"drop_edge", *(f.name for f in dataclasses.fields(METHODS[method]))}  # the one wraps any method
     return [f.name for f in dataclasses.fields(MethodOptions) if _METHOD_FIELDS.get(f.name, f.name) in accepted]
+
+
+def keeps_histories(method: str) -> bool:
+    """Whether a method keeps tables between steps that may live on another tier."""
+    return method in METHODS and issubclass(METHODS[method], HistoryMethod)
 
 
 def settings_of(choice: OptimiserChoice) -> Settings:

@@ -62,6 +62,7 @@ class RunChoice:
     device: str = "auto"
     run_dir: Path | None = None
     resume: bool = False
+    history: str = "device"
     features: str = "device"
     rebuild_batches: bool = False
     precision: str = "float32"
@@ -85,7 +86,6 @@ class MethodOptions:
     clusters: int | None = None
     redraw: bool | None = None
     partition: str | None = None
-    history: str | None = None
     alpha: float | None = None
     score: str | None = None
     cut: str | None = None
@@ -186,7 +186,6 @@ _PARSERS = {
     "clusters": _WHOLE,
     "redraw": _TRUTH,
     "partition": _WORD,
-    "history": _WORD,
     "alpha": _NUMBER,
     "score": _WORD,
     "cut": _WORD,

@@ -39,9 +39,9 @@ from lmc.cli.cells import (
 from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
 from lmc.cli.console import console, error_figure, facts
 from lmc.cli.training import device_name
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import Method
+from lmc.stores import check_device
 
 CAPTION = (
     "relative error of a batch's gradient against backward SGD on the same batch, mean over parameters, 3 batches, "

@@ -32,9 +32,9 @@ from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
 from lmc.cli.console import console, facts, file_name
 from lmc.cli.speed import named
 from lmc.cli.training import device_name
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.report import grid_figure, save
+from lmc.stores import check_device
 
 CAPTION = (
     "exact training loss of the whole graph in evaluation mode, mean over seeds; "

@@ -13,6 +13,7 @@ from lmc.engine.problem import Problem
 from lmc.graph import Graph
 from lmc.methods import METHODS, DropEdge, Method
 from lmc.models import GCN
+from lmc.stores import Placement
 
 
 def list_datasets(data_dir: Path | None) -> None:
@@ -69,4 +70,4 @@ def _histories(method: Method) -> str:
 def _smallest() -> Problem:
     ends, path = torch.arange(3), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     graph = Graph.from_edges(path, torch.eye(3), ends, train=ends == 0, val=ends == 1, test=ends == 2)
-    return Problem.of(graph, GCN(3, 2, 3, num_layers=3), torch.device("cpu"))
+    return Problem.of(graph, GCN(3, 2, 3, num_layers=3), Placement(device="cpu"))

@@ -13,7 +13,7 @@ from rich.console import Console
 from lmc.bench.cells import Book
 from lmc.bench.memory import MemoryCell, MemoryRecord, measure_cell
 from lmc.bench.speed import WHOLE
-from lmc.cli.build import build_method, load_graph, options_of
+from lmc.cli.build import build_method, keeps_histories, load_graph, options_of
 from lmc.cli.cells import (
     Pace,
     choices_of,
@@ -31,10 +31,9 @@ from lmc.cli.console import console, facts, file_name
 from lmc.cli.speed import named, setup_of, suited, tiers_of, title_of
 from lmc.cli.timing import parse_configs
 from lmc.cli.training import device_name
-from lmc.engine.run import check_device
-from lmc.errors import ConfigError
 from lmc.methods import METHODS, Method
 from lmc.report import Panel, rows_figure, save
+from lmc.stores import check_device
 
 CAPTION = (
     "MB; step: peak of a step on the largest batch, beyond what lives between steps; lives: between steps, on the "
@@ -92,10 +91,8 @@ def cells_of(choice: MemoryChoice, choices: Sequence[MethodChoice], device: torc
     cells = []
     for c in choices:
         options = options_of(c.name) if c.name in METHODS else ["parts"]  # an unknown one is refused when it is built
-        if "history" in options and c.options.history is not None:
-            raise ConfigError(f"expected methods without a history of their own (got {c.label}): use --tiers")
         for config in configs if "parts" in options else (WHOLE,):
-            mine = tiers if "history" in options else ("device",)
+            mine = tiers if keeps_histories(c.name) else ("device",)
             cells += [MemoryCell(c.label, config, tier) for tier in mine]
     return cells
 
@@ -105,8 +102,6 @@ def method_of(cell: MemoryCell, choice: MethodChoice) -> Method:
     given = choice.options.given()
     if cell.config != WHOLE:
         ((given["parts"], given["clusters"]),) = parse_configs(cell.config)
-    if cell.tier != "device":
-        given["history"] = cell.tier
     return build_method(dataclasses.replace(choice, options=MethodOptions(**given)))
 
 

@@ -114,11 +114,11 @@ Partition = Annotated[
     typer.Option("--partition", help="metis, random or label-propagation.", rich_help_panel=_METHOD),
 ]
 History = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--history",
         help="Where histories live: device, host, disk (disk:FOLDER), or auto: by free memory.",
-        rich_help_panel=_METHOD,
+        rich_help_panel=_RUN,
     ),
 ]
 Alpha = Annotated[

@@ -13,12 +13,11 @@ from rich.table import Table
 
 from lmc.cli.choices import PlanChoice, RunChoice
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import ClusterMethod, Method, Placement
+from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
-from lmc.stores import free_memory
+from lmc.stores import Placement, check_device, free_memory
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _EASY = 0.3
@@ -35,7 +34,9 @@ def parse_memory(text: str) -> int:
 
 def placement_of(where: RunChoice) -> Placement:
     """What stays on the device, as the options say."""
-    return Placement(where.features, not where.rebuild_batches, where.precision, where.structure)
+    return Placement(
+        where.device, where.history, where.features, where.structure, where.precision, not where.rebuild_batches
+    )
 
 
 def planned(

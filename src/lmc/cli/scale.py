@@ -49,11 +49,11 @@ from lmc.cli.speed import setup_of
 from lmc.cli.timing import parse_configs
 from lmc.cli.training import device_name
 from lmc.data import lookalikes
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, FullBatch, Method
 from lmc.report import Growth, save, scale_figure
 from lmc.results import replace
+from lmc.stores import check_device
 
 CAPTION = (
     "ms of an epoch of training steps, median; ms / M edges: for a million edges of the graph; x full: time over the "

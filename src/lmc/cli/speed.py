@@ -25,7 +25,7 @@ from lmc.bench.speed import (
     speed_rows,
     time_cell,
 )
-from lmc.cli.build import build_method, load_graph, options_of
+from lmc.cli.build import build_method, keeps_histories, load_graph, options_of
 from lmc.cli.cells import (
     Pace,
     choices_of,
@@ -45,11 +45,11 @@ from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice
 from lmc.cli.console import console, facts, file_name
 from lmc.cli.timing import parse_configs
 from lmc.cli.training import device_name
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, Method
 from lmc.report import Panel, rows_figure, save
 from lmc.results import replace
+from lmc.stores import check_device
 
 TIERS = ("device", "host", "disk")
 _RECURRENT = {"lmc": "lmc4rec", "cmc": "cmc4rec"}
@@ -165,7 +165,7 @@ def course_of(choice: SpeedChoice, choices: Sequence[MethodChoice], device: torc
 
 def _varied(text: str | None, labels: Sequence[str], model: str) -> list[str]:
     """The methods for other tiers and redrawn batches; by default LMC, else the first that keeps histories."""
-    keeping = [label for label in labels if "history" in options_of(label.partition(":")[0])]
+    keeping = [label for label in labels if keeps_histories(label.partition(":")[0])]
     if text is None:
         return [first_of(keeping, "lmc") or first_of(keeping, "lmc4rec") or keeping[0]] if keeping else []
     varied = []
@@ -215,8 +215,6 @@ def method_of(cell: SpeedCell, choices: Sequence[MethodChoice]) -> Method:
     chosen = next(c for c in choices_for(cell.model, choices) if c.label == cell.method)
     ((parts, clusters),) = parse_configs(cell.config)
     given = chosen.options.given() | {"parts": parts, "clusters": clusters}
-    if cell.tier != "device":
-        given["history"] = cell.tier
     if cell.redraw:
         given["redraw"] = True
     return build_method(dataclasses.replace(chosen, options=MethodOptions(**given)))

@@ -18,10 +18,10 @@ from lmc.cli.build import build_method, load_graph, options_of
 from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, RunChoice, parse_methods
 from lmc.cli.console import console, facts, file_name, percent
 from lmc.cli.training import device_name
-from lmc.engine.run import check_device
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, Method
 from lmc.results import write_json
+from lmc.stores import check_device
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from lmc.cli.build import AUTO, build_method, build_model, chosen, load_graph, s
 from lmc.cli.choices import DataChoice, MethodChoice, ModelChoice, OptimiserChoice, PlanChoice, RunChoice
 from lmc.cli.console import console, facts, file_name, percent, seconds
 from lmc.cli.planning import held_to, placement_of, planned
-from lmc.engine.run import check_device
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
 from lmc.partition import quality
 from lmc.results import EpochRecord, RunRecord, read_run
+from lmc.stores import check_device
 from lmc.train import Settings, stop_on_interrupt, train
 
 
@@ -42,7 +42,7 @@ def train_command(
     label = file_name(f"{graph.name}-{method.name}-{model.name}-s{where.seed}")
     run_dir = where.run_dir or Path("runs") / label
     with held_to(plan.memory, check_device(where.device), found):
-        run = built.bind(graph, network, parts, where.device, where.seed, **vars(placement_of(where)))
+        run = built.bind(graph, network, parts, placement_of(where), seed=where.seed)
         del graph  # the run has its own, in another order and perhaps elsewhere
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
         if where.resume and not (run_dir / "config.json").exists():
@@ -66,7 +66,11 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("first layer", run.first_layer),
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
-        *([] if run.problem.dtype == run.problem.accumulate_dtype else [("precision", run.problem.precision)]),
+        *(
+            []
+            if run.problem.dtype == run.problem.accumulate_dtype
+            else [("precision", run.problem.placement.precision)]
+        ),
         *([] if set(run.tiers.values()) == {"device"} else [("tiers", tier_names(run.tiers))]),
     ]
 

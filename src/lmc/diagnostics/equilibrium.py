@@ -31,7 +31,7 @@ class EstimateProbe:
         problem = run.problem
 
         def make(_: int, width: int) -> Table:
-            return run.method.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
+            return problem.placement.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
 
         chunks = chunks_of(problem)
         ((_, self._Z),) = exact_states(problem, chunks, make)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
-from lmc.engine.placement import ON_DEVICE
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Placement, Problem
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Problem
 from lmc.models import Model
 from lmc.sampling import Clusters
+from lmc.stores import Placement
 
 ROOM = 0.9
 """Of a memory limit, what a plan may fill: allocators waste some."""
@@ -83,7 +83,7 @@ def plan(
     model: Model,
     method: Method,
     device: torch.device | str = "cpu",
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement(),  # noqa: B008,
 ) -> Plan:
     """The plan of ``method.bind(graph, model, ...)`` with this placement."""
     device, graph = torch.device(device), division.graph
@@ -173,7 +173,7 @@ def remedy(
     method: ClusterMethod,
     limit: int,
     device: torch.device | str = "cpu",
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement(),  # noqa: B008,
 ) -> Remedy | None:
     """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
     for changed, where, options in changes(division, model, method, torch.device(device), placement):
@@ -194,7 +194,7 @@ def changes(
     away = [tier for tier in tiers if not (sparse and tier == "disk")]
     far = device.type != "cpu" and placement.structure == "device" and method.reads_batches_alone(model)
     for tier in tiers if keeps else ():
-        yield _at(method, tier), placement, (f"--history {tier}",)
+        yield method, dataclasses.replace(placement, history=tier), (f"--history {tier}",)
     if placement.keep_batches:
         yield method, dataclasses.replace(placement, keep_batches=False), ("--rebuild-batches",)
     for tier in away:
@@ -203,7 +203,7 @@ def changes(
         yield method, dataclasses.replace(placement, structure="host"), ("--structure host",)
     options: tuple[str, ...] = ()
     if keeps:
-        method, options = _at(method, tiers[-1]), (f"--history {tiers[-1]}",)
+        placement, options = dataclasses.replace(placement, history=tiers[-1]), (f"--history {tiers[-1]}",)
     if away:
         placement, options = dataclasses.replace(placement, features=away[-1]), (*options, f"--features {away[-1]}")
     yield method, placement, options
@@ -218,17 +218,13 @@ def changes(
         c //= 2
 
 
-def _at(method: ClusterMethod, tier: str) -> ClusterMethod:
-    return dataclasses.replace(method, history=tier)  # type: ignore[call-arg]
-
-
 def largest_clusters(
     division: Division,
     model: Model,
     method: ClusterMethod,
     limit: int,
     device: torch.device | str = "cpu",
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement(),  # noqa: B008,
 ) -> int | None:
     """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
 

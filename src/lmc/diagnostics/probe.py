@@ -19,9 +19,10 @@ from torch import Tensor
 from lmc.diagnostics.cost import peak_bytes
 from lmc.graph import CSR, Batch, Graph
 from lmc.graph.csr import row_entries
-from lmc.methods import ClusterMethod, Method, Placement, Run
+from lmc.methods import ClusterMethod, Method, Run
 from lmc.models import Model
 from lmc.sampling import Clusters
+from lmc.stores import Placement
 
 ROWS = 6000
 """Rows in the larger of the two small batches."""
@@ -109,7 +110,7 @@ def _measured(
 ) -> Probe:
     stand_in, parts = proportioned(graph, size)
     mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, device, **vars(placement))
+    run = method.bind(stand_in, mine, parts, placement, device=device)
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     whole = not isinstance(method, ClusterMethod)
     rows = slice(0, stand_in.num_nodes) if whole else slice(int(core[0]), int(core[-1]) + 1)

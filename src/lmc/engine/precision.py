@@ -10,14 +10,10 @@ import torch
 from lmc.errors import ConfigError
 from lmc.models import Model
 
-PRECISIONS = ("float32", "bfloat16")
-
 
 def row_type(precision: str, model: Model, device: torch.device) -> torch.dtype:
     """The type of rows, tables and P for a model on a device; refuses what would not be trained well."""
     parameters = next(model.parameters()).dtype
-    if precision not in PRECISIONS:
-        raise ConfigError(f"expected precision in {PRECISIONS} (got {precision!r})")
     if precision == "float32":
         return parameters
     if parameters != torch.float32:

@@ -16,7 +16,7 @@ from lmc.engine.precision import row_type
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph
 from lmc.models import Model, Operator, Pass
-from lmc.stores import Store, Table
+from lmc.stores import Placement, Table
 
 Cut = Literal["before", "after"]
 At = Callable[[int, Callable[[Operator], Tensor]], Tensor]
@@ -30,6 +30,7 @@ class Problem:
     Args:
         graph: the graph in run order, on the training device; its features only where they are read there.
         model: the model, on the same device.
+        placement: where things are kept.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
         X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``;
             a table where it lies on a slower tier.
@@ -42,6 +43,7 @@ class Problem:
 
     graph: Graph
     model: Model
+    placement: Placement
     blocks: Extractor
     X: Tensor | CSR | Table
     aggregated: bool
@@ -55,31 +57,29 @@ class Problem:
         cls,
         graph: Graph,
         model: Model,
-        device: torch.device,
+        placement: Placement,
         aggregate: bool = True,
         cut: Cut = "before",
         swap_dropout: bool = False,
         order: Tensor | None = None,
-        features: str | Store = "device",
-        precision: str = "float32",
-        structure: str = "device",
     ) -> Problem:
-        """Move graph, with its nodes in ``order``, and model to ``device`` and do once what need not be done again.
+        """Move graph, with its nodes in ``order``, and model to the device and do once what need not be done again.
 
         With ``swap_dropout``, P X is computed once even where the model drops features out before they are
         aggregated; the dropout then falls on P X. P is normalised, and P X summed, in the type of the parameters; both
-        are rounded to that of the rows (``precision``) afterwards. Sparse features are not.
+        are rounded to that of the rows (``placement.precision``) afterwards. Sparse features are not.
         """
         if cut not in ("before", "after"):
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
+        device = placement.training_device
         model.to(device)
-        wide, rows = next(model.parameters()).dtype, row_type(precision, model, device)
+        wide, rows = next(model.parameters()).dtype, row_type(placement.precision, model, device)
         dtype = wide if isinstance(graph.x, CSR) else rows
         aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
         both = aggregated and model.keeps_features
-        tier = tier_of(features, graph, graph.num_features * (2 if both else 1), dtype, device)
+        tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
-        far = structure == "host"
+        far = placement.structure == "host"
         graph = graph.to(device, features=False, structure=not far)
         found, kinds = model.matrices(graph.adj, wide)
         placed = [matrix.offload(device) for matrix in found] if far else found
@@ -92,7 +92,7 @@ class Problem:
             placed = [matrix.to(dtype=rows) for matrix in found]
             placed = [matrix.offload(device) for matrix in placed] if far else placed
         matrices = tuple(Extractor(matrix) for matrix in placed)
-        return cls(graph, model, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
+        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 
     def on(self, kind: int) -> Problem:
         """The same with another of its matrices as P."""
@@ -128,11 +128,6 @@ class Problem:
     def accumulate_dtype(self) -> torch.dtype:
         """The type of the parameters, of losses, and of what is added up over steps."""
         return next(self.model.parameters()).dtype
-
-    @property
-    def precision(self) -> str:
-        """What :meth:`of` was asked for."""
-        return "bfloat16" if self.dtype == torch.bfloat16 else "float32"
 
     def completeness(self, P: CSR, halo: Tensor) -> Tensor:
         """x = deg_local / deg_global of the halo, the last rows of the block P; without self-loops, [num_halo, 1]."""

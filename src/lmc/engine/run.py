@@ -14,7 +14,7 @@ from lmc.engine import recurrent
 from lmc.engine.cuda_graphs import Recorder
 from lmc.engine.prefetch import Drawing, Lookahead
 from lmc.engine.problem import Problem
-from lmc.errors import CheckpointError, ConfigError
+from lmc.errors import CheckpointError
 from lmc.graph import CSR, Batch, Graph
 from lmc.heap import hand_back
 from lmc.sampling import Clusters, derive
@@ -40,9 +40,7 @@ class Run:
     adjoints); ``memo`` the few other numbers it keeps; ``prepared`` what it computed once and could compute again.
     """
 
-    def __init__(
-        self, method: Method, problem: Problem, clusters: Clusters, seed: int, keep_batches: bool = True
-    ) -> None:
+    def __init__(self, method: Method, problem: Problem, clusters: Clusters, seed: int) -> None:
         self.method = method
         self.problem = problem
         self.clusters = clusters
@@ -52,7 +50,6 @@ class Run:
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._order = clusters.order.to(problem.device)
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        self.keep_batches = keep_batches
         self._source: Lookahead | None = None
         self._later: tuple[int, Lookahead] | None = None
         self._sent_for: Batch | None = None
@@ -128,7 +125,7 @@ class Run:
     @property
     def keeps_batches(self) -> bool:
         """Whether batches are fixed, and kept on the device."""
-        return not self.clusters.redraw and self.method.caches_batches and self.keep_batches
+        return not self.clusters.redraw and self.method.caches_batches and self.problem.placement.keep_batches
 
     def cluster_batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch that are clusters of parts."""
@@ -311,14 +308,14 @@ class Run:
         for members in together.values():
             dtype = problem.accumulate_dtype if members[0][0] in wide else problem.dtype
             widths = [kept[name][l] for name, l in members]
-            found = tables_of(self.method.tier, problem.graph.num_nodes, widths, dtype, problem.device)
+            found = tables_of(self.problem.placement.tier, problem.graph.num_nodes, widths, dtype, problem.device)
             made |= dict(zip(members, found, strict=True))
         return {name: {l: made[name, l] for l in layers} for name, layers in kept.items()}
 
     def table(self, width: int, dtype: torch.dtype | None = None) -> Table:
         """A table of zeros on the method's tier, one row a node, by default of the rows' type."""
         problem = self.problem
-        return self.method.tier.table(problem.graph.num_nodes, width, dtype or problem.dtype, problem.device)
+        return self.problem.placement.tier.table(problem.graph.num_nodes, width, dtype or problem.dtype, problem.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a later run needs to go on as if this one had not stopped."""
@@ -366,16 +363,3 @@ class Run:
             overwrite(table, kept)
         self.generator.set_state(state["generator"].cpu())
         self.epoch = int(state["epoch"])
-
-
-def check_device(device: str | torch.device) -> torch.device:
-    """A device that exists; "auto" is the GPU where there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f'expected a device such as "cpu", "cuda" or "auto" (got {device!r})') from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError('expected a device of this machine (got "cuda", but no GPU is visible): use device="cpu"')
-    return chosen

@@ -1,6 +1,5 @@
 """Methods: one paper, one file. Each is an estimator of the gradient behind one interface."""
 
-from lmc.engine.placement import Placement
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run, StepStats
 from lmc.methods.backward_sgd import BackwardSGD
@@ -84,7 +83,6 @@ __all__ = [
     "LMC4Conv",
     "LMC4Rec",
     "Method",
-    "Placement",
     "Problem",
     "Run",
     "ShaDow",

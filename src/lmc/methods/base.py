@@ -17,7 +17,7 @@ from lmc.engine import recurrent
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.engine.precision import check_precision, row_type
 from lmc.engine.problem import Cut, Problem
-from lmc.engine.run import Run, check_device
+from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
 from lmc.heap import hand_back
@@ -25,7 +25,7 @@ from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import check_parts, partition
 from lmc.sampling import Clusters
-from lmc.stores import Device, Rows, Store, overwrite, store
+from lmc.stores import Placement, Rows, overwrite, placement_on
 
 Kept = dict[str, dict[int, int]]
 """Tables by name and layer, with their widths."""
@@ -166,33 +166,27 @@ class Method(recurrent.Answers):
         graph: Graph,
         model: Model,
         parts: Tensor | None = None,
-        device: str | torch.device = "cpu",
+        placement: Placement | None = None,
+        *,
+        device: str | torch.device | None = None,
         seed: int = 0,
-        features: str | Store = "device",
-        keep_batches: bool = True,
-        precision: str = "float32",
-        structure: str = "device",
     ) -> Run:
         """This method on this graph and model.
 
         Args:
             parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph.
-            device: where to train; "auto" for the GPU where there is one.
+            placement: where to train, and what is kept where.
+            device: a shorthand for ``placement=Placement(device=device)``.
             seed: of batches and dropout masks.
-            features: where the features live: "device", "host", "disk", "auto", or a store of :mod:`lmc.stores`; only
-                the rows of a batch travel.
-            keep_batches: keep fixed batches on the device; False builds each anew when its turn comes.
-            precision: "float32", rows of the parameters' own type, or "bfloat16": features, states, adjoints, tables
-                and P in half the bytes; parameters, losses and all that is added up stay float32.
-            structure: where the graph's edges live: "device", or "host", from where batches are cut.
         """
+        placement = placement_on(device, placement)
         check_widths(graph, model)
         self.check_kind(model)
-        device = check_device(device)
-        check_precision(precision, self.supports_bfloat16, self.title)
-        row_type(precision, model, device)  # what it refuses is refused before a graph is divided
+        check_precision(placement.precision, self.supports_bfloat16, self.title)
+        # what this refuses is refused before a graph is divided
+        row_type(placement.precision, model, placement.training_device)
         self.check(model)
-        self.check_structure(model, structure)
+        self.check_structure(model, placement.structure)
         if parts is not None:
             parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
         seed = int(seed)
@@ -200,14 +194,11 @@ class Method(recurrent.Answers):
         problem = Problem.of(
             graph,
             model,
-            device,
+            placement,
             self.aggregates_once,
             self.state_cut,
             self.swaps_dropout,
             order=clusters.order,
-            features=features,
-            precision=precision,
-            structure=structure,
         )
         if len(problem.matrices) > 1 and not self.several_matrices:
             raise ConfigError(
@@ -216,7 +207,7 @@ class Method(recurrent.Answers):
             )
         model.prepare(problem.P)
         hand_back()
-        return Run(self, problem, clusters, seed, keep_batches)
+        return Run(self, problem, clusters, seed)
 
     def check_kind(self, model: Model) -> None:
         """Refuse a recurrent model, or one with layers, where the method trains the other kind."""
@@ -228,8 +219,6 @@ class Method(recurrent.Answers):
 
     def check_structure(self, model: Model, structure: str) -> None:
         """Refuse edges on the host where more is read of them than batches."""
-        if structure not in ("device", "host"):
-            raise ConfigError(f'expected structure "device" or "host" (got {structure!r})')
         if structure == "host" and not self.reads_batches_alone(model):
             raise ConfigError(
                 f'expected structure="device" for {self.title} and {type(model).__name__} (got "host"): they read more '
@@ -265,11 +254,6 @@ class Method(recurrent.Answers):
     def state_cut(self) -> Cut:
         """Where a layer's state lies."""
         return "before"
-
-    @property
-    def tier(self) -> Store:
-        """Where the histories live."""
-        return Device()
 
     @property
     def supports_bfloat16(self) -> bool:
@@ -341,22 +325,7 @@ class ClusterMethod(Method):
 
 @dataclass(frozen=True)
 class HistoryMethod(ClusterMethod):
-    """A cluster method that keeps histories.
-
-    Args:
-        history: where they live: "device", "host", "disk", "auto" (by free memory), or a store of
-            :mod:`lmc.stores`.
-    """
-
-    history: str | Store = "device"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store(self.history)
-
-    @property
-    def tier(self) -> Store:
-        return store(self.history)
+    """A cluster method that keeps histories."""
 
     @property
     def bundles(self) -> tuple[frozenset[str], ...]:

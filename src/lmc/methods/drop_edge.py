@@ -17,7 +17,7 @@ from lmc.methods.base import Kept, Layout, Method
 from lmc.methods.full import FullBatch
 from lmc.models import Model
 from lmc.sampling import Clusters, Thinner, generator
-from lmc.stores import Rows, Store
+from lmc.stores import Rows
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class DropEdge(Method):
         assert isinstance(problem.X, Tensor | CSR)  # prepare refuses others
         adj = run.prepared(self.p, generator(problem.device, run.seed, "edges", epoch))
         graph = dataclasses.replace(problem.graph, adj=adj, x=problem.X)
-        thin = Problem.of(graph, problem.model, problem.device, False, problem.cut, precision=problem.precision)
+        thin = Problem.of(graph, problem.model, problem.placement, False, problem.cut)
         return run.seen_by(self.inner, thin)
 
     def num_batches(self, run: Run) -> int:
@@ -116,10 +116,6 @@ class DropEdge(Method):
     @property
     def state_cut(self) -> Cut:
         return self.inner.state_cut
-
-    @property
-    def tier(self) -> Store:
-        return self.inner.tier
 
     @property
     def supports_bfloat16(self) -> bool:

@@ -15,7 +15,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Batch
 from lmc.methods.base import Kept, Method
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, NodeWise
-from lmc.stores import Rows, Store, store
+from lmc.stores import Rows
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,9 @@ class GraphFMIB(NodeWise):
 
     Args:
         momentum: the weight of the new, sampled state.
-        history: where H lives: "device", "host", or a store of :mod:`lmc.stores`.
     """
 
     momentum: float = 0.5
-    history: str | Store = "device"
 
     name: ClassVar[str] = "fm-ib"
     title: ClassVar[str] = "GraphFM-IB"
@@ -46,13 +44,8 @@ class GraphFMIB(NodeWise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self.history)
         if not 0 <= self.momentum <= 1:
             raise ConfigError(f"expected momentum in [0, 1] (got {self.momentum})")
-
-    @property
-    def tier(self) -> Store:
-        return store(self.history)
 
     def keeps(self, problem: Problem) -> Kept:
         first = 2 if problem.aggregated else 1

@@ -18,7 +18,7 @@ from lmc.methods.base import EXACT_ON_ONE_PART, UNBIASED, Operators
 from lmc.methods.seeded import SeedMethod
 from lmc.models import Model, Pass
 from lmc.models import sign as sign_model
-from lmc.stores import Store, Table, store
+from lmc.stores import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,7 @@ class SIGN(SeedMethod):
     P^r X is dropped out by itself.
 
     Args:
-        history: where P X, ..., P^k X live: "device", "host", or a store of :mod:`lmc.stores`.
     """
-
-    history: str | Store = "device"
 
     name: ClassVar[str] = "sign"
     title: ClassVar[str] = "SIGN"
@@ -55,11 +52,6 @@ class SIGN(SeedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self.history)
-
-    @property
-    def tier(self) -> Store:
-        return store(self.history)
 
     def check(self, model: Model) -> None:
         if not isinstance(model, sign_model.SIGN):
@@ -72,7 +64,7 @@ class SIGN(SeedMethod):
         tables: list[Table] = []
         for _ in range(problem.model.num_layers):
             n, width = problem.graph.num_nodes, problem.graph.num_features
-            tables.append(self.tier.table(n, width, problem.dtype, problem.device))
+            tables.append(problem.placement.tier.table(n, width, problem.dtype, problem.device))
             for rows in chunks_of(problem):
                 chunk = cut(problem, rows, 1)
                 below = problem.inputs(chunk.ext) if len(tables) == 1 else tables[-2].pull(chunk.ext)

@@ -16,7 +16,7 @@ from lmc.methods.base import Kept
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, check_linear
 from lmc.models import Model, Operator
 from lmc.sampling import Hop
-from lmc.stores import Rows, Store, Table, store
+from lmc.stores import Rows, Table
 
 UNBIASED_WITH_EXACT_HISTORIES = "unbiased with exact histories"
 
@@ -85,12 +85,10 @@ class VRGCN(NodeWise):
     Args:
         first_layer: "complete" is the paper's preprocessing: P X once, with the features' dropout, where there is one,
             falling on P X. "sampled" samples layer 1 without a control variate.
-        history: where T lives: "device", "host", or a store of :mod:`lmc.stores`.
     """
 
     fanouts: int | tuple[int, ...] = 2
     first_layer: Literal["complete", "sampled"] = field(default="complete", kw_only=True)
-    history: str | Store = field(default="device", kw_only=True)
 
     name: ClassVar[str] = "vrgcn"
     title: ClassVar[str] = "VR-GCN"
@@ -105,11 +103,6 @@ class VRGCN(NodeWise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self.history)
-
-    @property
-    def tier(self) -> Store:
-        return store(self.history)
 
     @property
     def swaps_dropout(self) -> bool:
@@ -127,7 +120,7 @@ class VRGCN(NodeWise):
         P, blocks = Aggregation.exact(found.matrix), run.problem.blocks
         if l not in run.tables["T"]:
             return P
-        read = None if self.tier.name == "device" else torch.cat([rows, blocks.halo(rows)])
+        read = None if run.problem.placement.tier.name == "device" else torch.cat([rows, blocks.halo(rows)])
         whole = blocks.P.select_rows(rows, found.whole) if read is None else blocks.block(rows, read)
         diagonal = run.prepared.diagonal[rows]
         return Sampled(P.forward, P.backward, found.scale.rsqrt()[:, None], diagonal[:, None], whole, read)

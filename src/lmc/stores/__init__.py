@@ -7,11 +7,13 @@ from lmc.stores.device import Device, DeviceTable
 from lmc.stores.disk import Disk, DiskTable
 from lmc.stores.host import HostTable, Pinned
 from lmc.stores.memory import free_memory
+from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_on
 from lmc.stores.registry import TIERS, store
 from lmc.stores.staged import StagedTable
 from lmc.stores.staging import Staging, WriteLogs
 
 __all__ = [
+    "PRECISIONS",
     "TIERS",
     "Auto",
     "Carried",
@@ -21,14 +23,17 @@ __all__ = [
     "DiskTable",
     "HostTable",
     "Pinned",
+    "Placement",
     "Rows",
     "StagedTable",
     "Staging",
     "Store",
     "Table",
     "WriteLogs",
+    "check_device",
     "free_memory",
     "overwrite",
+    "placement_on",
     "store",
     "tables_of",
 ]

@@ -13,7 +13,7 @@ from lmc.graph import SPLITS, Graph
 from lmc.methods import Problem
 from lmc.methods.base import check_widths
 from lmc.models import Model
-from lmc.stores import Store, Table, store
+from lmc.stores import Placement, Store, Table, store
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -33,7 +33,7 @@ def evaluate(
     """
     check_widths(graph, model)
     device = next(model.parameters()).device
-    return evaluate_problem(Problem.of(graph, model, device), history, max_elements)
+    return evaluate_problem(Problem.of(graph, model, Placement(device=device)), history, max_elements)
 
 
 def evaluate_problem(

@@ -20,7 +20,7 @@ from lmc.graph import Graph
 from lmc.methods import Method, Run
 from lmc.models import Model
 from lmc.results import EpochRecord, RunRecord, append_line, read_lines, replace, write_lines
-from lmc.stores import Store
+from lmc.stores import Placement
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
@@ -75,12 +75,9 @@ def fit(
     seed: int = 0,
     run_dir: str | Path | None = None,
     resume: bool = False,
-    device: str | torch.device = "auto",
+    device: str | torch.device | None = None,
     checkpoint_seconds: float = 30.0,
-    features: str | Store = "device",
-    structure: str = "device",
-    keep_batches: bool = True,
-    precision: str = "float32",
+    placement: Placement | None = None,
     on_epoch: Callable[[EpochRecord], None] | None = None,
     progress: bool = False,
 ) -> RunRecord:
@@ -93,9 +90,8 @@ def fit(
         run_dir: where to write config.json, epochs.jsonl, checkpoint.safetensors and best.safetensors (the parameters
             of the best validation epoch).
         resume: continue the run in ``run_dir``; on a CPU it ends bit-identical to one that never stopped.
-        device: "auto" takes the GPU where there is one.
-        features, structure, keep_batches: what stays on the device (:meth:`lmc.methods.base.Method.bind`).
-        precision: "float32", or "bfloat16" for rows and tables of half the bytes (the same).
+        placement: where to train, and what is kept where; by default everything on the GPU where there is one.
+        device: a shorthand for ``placement=Placement(device=device)``.
         on_epoch: called with every epoch's record as it comes.
         progress: show a bar on standard error.
 
@@ -104,7 +100,7 @@ def fit(
     settings = Settings(epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds)
     if not isinstance(method, Method):
         raise ConfigError(f"expected a method such as lmc.methods.LMC4Conv() (got {method!r})")
-    run = method.bind(graph, model, parts, device, seed, features, keep_batches, precision, structure)
+    run = method.bind(graph, model, parts, placement, device=device, seed=seed)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
     with stop_on_interrupt() as stop, progress_bar(epochs) if progress else nullcontext(_ignore) as show:
@@ -177,7 +173,8 @@ def train(
 def _evaluate(run: Run) -> dict[str, float]:
     """Scores of the run's model; in small pieces where memory is short enough to keep rows elsewhere."""
     roomy = set(run.tiers.values()) == {"device"}
-    return evaluate_problem(run.problem, run.method.tier, MAX_ELEMENTS if roomy else FEW_ELEMENTS, start=run.H.get(1))
+    size = MAX_ELEMENTS if roomy else FEW_ELEMENTS
+    return evaluate_problem(run.problem, run.problem.placement.tier, size, start=run.H.get(1))
 
 
 def config_of(run: Run, settings: Settings) -> dict[str, Any]:
@@ -193,6 +190,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "model": {"name": type(model).__name__, **model.settings},
         "parameters": {name: list(p.shape) for name, p in model.named_parameters()},
         "dtype": str(run.problem.dtype),
+        "history": run.problem.placement.tier.name,
         "seed": int(run.seed),
         "device": run.problem.device.type,
         **dataclasses.asdict(settings),
@@ -201,8 +199,6 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
 
 def _method_settings(method: Method) -> dict[str, Any]:
     settings = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    if "history" in settings:
-        settings["history"] = method.tier.name
     return {"name": method.name} | {k: _method_settings(v) if isinstance(v, Method) else v for k, v in settings.items()}
 
 

@@ -1,0 +1,74 @@
+"""Where a run keeps what it needs, and in how many bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from lmc.errors import ConfigError
+from lmc.stores.base import Store
+from lmc.stores.registry import store
+
+STRUCTURES = ("device", "host")
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The one record of where things are kept during training.
+
+    Args:
+        device: where to train; "auto" is the GPU where there is one.
+        history: where the tables that a method keeps between steps live: "device", "host", "disk", "auto" (by free
+            memory), or a store of :mod:`lmc.stores`.
+        features: where the features live, likewise; only the rows of a batch are transferred.
+        structure: where the graph's edges live: "device", or "host", from where batches are cut.
+        precision: "float32", rows in the dtype of the parameters, or "bfloat16": features, states, adjoints, tables
+            and P in half the bytes. Parameters, losses and sums over steps stay float32.
+        keep_batches: keep fixed batches on the device; False builds each of them anew in every epoch.
+    """
+
+    device: str | torch.device = "auto"
+    history: str | Store = "device"
+    features: str | Store = "device"
+    structure: str = "device"
+    precision: str = "float32"
+    keep_batches: bool = True
+
+    def __post_init__(self) -> None:
+        store(self.history)
+        store(self.features)
+        if self.structure not in STRUCTURES:
+            raise ConfigError(f'expected structure "device" or "host" (got {self.structure!r})')
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"expected precision in {PRECISIONS} (got {self.precision!r})")
+
+    @property
+    def training_device(self) -> torch.device:
+        """The device itself; one that this machine does not have is refused."""
+        return check_device(self.device)
+
+    @property
+    def tier(self) -> Store:
+        """The store of the tables that a method keeps."""
+        return store(self.history)
+
+
+def placement_on(device: str | torch.device | None, placement: Placement | None) -> Placement:
+    """The placement, the default one where there is none, on ``device`` where one is named."""
+    placement = placement or Placement()
+    return placement if device is None else replace(placement, device=device)
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """A device that exists; "auto" is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f'expected a device such as "cpu", "cuda" or "auto" (got {device!r})') from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError('expected a device of this machine (got "cuda", but no GPU is visible): use device="cpu"')
+    return chosen
