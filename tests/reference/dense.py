@@ -1,0 +1,95 @@
+"""A graph, its aggregation matrix, its halos and its loss in dense float64 numpy.
+
+The files ``dense*.py`` of this folder are second versions of the library's mathematics, written to be obviously
+correct and not to be fast. They import nothing of the library: they know the names of parameters and the numbers of
+nodes, and compute P, the forward pass, the adjoints, the tables and the gradients on their own.
+Letters are those of METHOD.md; equation numbers are those of the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Nodes = NDArray[np.int64]
+Values = dict[str, Array]
+"""Parameters, gradients or buffers, by the model's own names."""
+Tables = dict[str, dict[int, Array]]
+"""Tables by name and layer; one row a node, in the user's numbering."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A graph with features and labels.
+
+    Args:
+        edges: undirected edges, [E, 2], each once, without self-loops.
+        x: features, [n, f].
+        y: classes [n], or labels [n, k] of 0 and 1.
+        train: which nodes are labelled training nodes, [n].
+        parts: the part of every node, [n].
+    """
+
+    edges: Nodes
+    x: Array
+    y: NDArray[np.int64]
+    train: NDArray[np.bool_]
+    parts: Nodes
+
+    @property
+    def num_nodes(self) -> int:
+        return self.x.shape[0]
+
+    @cached_property
+    def A(self) -> Array:
+        """The adjacency matrix, without self-loops."""
+        A = np.zeros((self.num_nodes, self.num_nodes))
+        for i, j in self.edges:
+            A[i, j] = A[j, i] = 1.0
+        return A
+
+    @cached_property
+    def P(self) -> Array:
+        """P = D^-1/2 (A + I) D^-1/2 with D the degrees of A + I."""
+        loops = self.A + np.eye(self.num_nodes)
+        scale = 1 / np.sqrt(loops.sum(1))
+        return scale[:, None] * loops * scale[None, :]
+
+    def halo(self, core: Nodes) -> Nodes:
+        """N(V_B) without V_B."""
+        return np.setdiff1d(np.flatnonzero(self.A[core].any(0)), core)
+
+    def completeness(self, core: Nodes, halo: Nodes) -> Array:
+        """x_i = deg_local(i) / deg_global(i) of every halo row, as a column."""
+        ext = np.concatenate([core, halo])
+        return (self.A[np.ix_(halo, ext)].sum(1) / self.A[halo].sum(1))[:, None]
+
+    def losses(self, logits: Array, nodes: Nodes) -> tuple[Array, Array]:
+        """loss_i / |V_L| of every node, 0 where it is not labelled; and its derivative by the logits."""
+        y, count = self.y[nodes], self.train.sum()
+        labelled = self.train[nodes] / count
+        if y.ndim == 2:  # several labels: the mean of their binary cross-entropies
+            p = 1 / (1 + np.exp(-logits))
+            losses = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(1)
+            return losses * labelled, (p - y) / y.shape[1] * labelled[:, None]
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        each = np.arange(len(nodes))
+        return -np.log(p[each, y]) * labelled, (p - np.eye(p.shape[1])[y]) * labelled[:, None]
+
+
+def random_data(n: int = 48, num_parts: int = 4, multi_label: bool = False, seed: int = 0) -> Data:
+    """A ring with random chords, six features, four classes; chords are dense around the first nodes, so that degrees
+    and the completeness of halo rows differ."""
+    rng = np.random.default_rng(seed)
+    ring = [(i, (i + 1) % n) for i in range(n)]
+    chords = [(int(n * rng.random() ** 2), int(n * rng.random())) for _ in range(n)]
+    edges = {(min(i, j), max(i, j)) for i, j in ring + chords if i != j}
+    y = (rng.random((n, 4)) < 0.4).astype(np.int64) if multi_label else rng.integers(4, size=n)
+    # neighbours on the ring are mostly in one part; a few nodes are in a part of far-away nodes
+    parts = np.where(rng.random(n) < 0.75, np.arange(n) * num_parts // n, rng.integers(num_parts, size=n))
+    return Data(np.array(sorted(edges)), rng.standard_normal((n, 6)), y, rng.random(n) < 0.7, parts)
