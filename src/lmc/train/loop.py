@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.errors import CheckpointError, ConfigError, Interrupted
-from lmc.graph import Graph
+from lmc.graph import Batch, Graph
 from lmc.methods import Method, Run
 from lmc.models import Model
 from lmc.results import EpochRecord, RunRecord, append_line, read_lines, replace, write_lines
@@ -119,6 +119,45 @@ def _ignore(record: EpochRecord) -> None:
     """For nobody who listens."""
 
 
+def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:
+    """One training step on ``batch``; returns the loss, which stays on the device."""
+    model = run.problem.model
+    optimizer.zero_grad(set_to_none=True)
+    loss = run.accumulate(batch).loss
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    model.project()
+    return loss
+
+
+def train_epoch(
+    run: Run,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clip: float | None = None,
+    epoch: int | None = None,
+    start: int = 0,
+    stop: Stop = never,
+) -> list[Tensor]:
+    """The training steps of one epoch; returns the loss of each step, on the device.
+
+    No step waits for the device: the caller reads the losses when the epoch is over.
+
+    Args:
+        clip: largest norm of the gradient; None: no clipping.
+        epoch: number of the epoch, counted from 0; by default the run's next one.
+        start: number of the first batch, greater than 0 where an interrupted epoch is continued.
+        stop: asked after every step; the epoch ends early where it returns True.
+    """
+    losses = []
+    for batch in run.batches(epoch, start):
+        losses.append(train_step(run, optimizer, batch, clip))
+        if stop():
+            break
+    return losses
+
+
 def train(
     run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never
 ) -> Iterator[EpochRecord]:
@@ -135,22 +174,13 @@ def train(
     best = max((r.scores["val"] for r in _written(run_dir) if r.scores), default=float("-inf"))
 
     while position.epoch < settings.epochs:
-        started, losses = time.perf_counter() - position.seconds, []
-        for batch in run.batches(position.epoch, start=position.step):
-            optimizer.zero_grad(set_to_none=True)
-            stats = run.accumulate(batch)
-            if settings.clip is not None:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-            optimizer.step()
-            model.project()
-            losses.append(stats.loss)
-            position.step += 1
-            if stop() and position.step < run.num_batches:
-                position.loss += float(sum(losses))
-                position.seconds = time.perf_counter() - started
-                _interrupt(run_dir, run, optimizer, position)
-        position.loss += float(sum(losses))  # waits for the device, so the clock below is true
+        started = time.perf_counter() - position.seconds
+        losses = train_epoch(run, optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=stop)
+        position.step += len(losses)
+        position.loss += float(sum(losses))  # waits for the device, so the time below includes all of its work
         position.seconds = time.perf_counter() - started
+        if stop() and position.step < run.num_batches:
+            _interrupt(run_dir, run, optimizer, position)
 
         epoch = position.epoch + 1
         due = settings.eval_every and (epoch % settings.eval_every == 0 or epoch == settings.epochs)
