@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +13,14 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "lmc"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# errors results <- graph, kernels <- {data partition stores solvers} <- {sampling models} <- pyg <- methods, engine
-#   <- {train diagnostics} <- bench <- cli;   report <- results only
+# errors results <- graph, kernels <- {data partition stores solvers} <- {sampling models} <- methods, engine
+#   <- {train diagnostics} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
 LEFT_TO_RIGHT = [
     {"errors", "heap"},
     {"results"},
     {"graph"},
     {"data", "partition", "stores", "solvers"},
     {"sampling", "models"},
-    {"pyg"},
     {"methods"},
     {"train", "diagnostics", "testing"},
     {"bench"},
@@ -28,6 +29,8 @@ LEFT_TO_RIGHT = [
 TOGETHER = [{"graph", "kernels", "stores"}, {"methods", "engine"}]
 """Rooms that may import each other while their pieces are being moved."""
 DRAWS_FROM_RECORDS = "report"
+PLUG_IN, PLUG_IN_IMPORTS, PLUG_IN_IS_IMPORTED_BY = "pyg", {"models", "graph", "kernels", "errors"}, "testing"
+"""The plug-in stands beside the order: only one room, and the front of the package, may import it."""
 
 
 def allowed() -> dict[str, set[str]]:
@@ -49,6 +52,8 @@ def allowed() -> dict[str, set[str]]:
     # they hand finished records to the drawing room
     rules["bench"] |= {DRAWS_FROM_RECORDS}
     rules["cli"] |= {DRAWS_FROM_RECORDS}
+    rules[PLUG_IN] = {PLUG_IN} | PLUG_IN_IMPORTS
+    rules[PLUG_IN_IS_IMPORTED_BY] |= {PLUG_IN}
     return rules
 
 
@@ -138,6 +143,20 @@ def test_siblings_and_the_right_are_out_of_bounds() -> None:
     assert "models" not in RULES["sampling"]
     assert "methods" not in RULES["models"]
     assert RULES["report"] == {"report", "results", "errors"}
+
+
+def test_only_testing_and_the_front_of_the_package_import_the_plug_in() -> None:
+    assert {room for room, reach in RULES.items() if "pyg" in reach} == {"pyg", "testing"}
+    importers = {room_of(f) for f in FILES if "pyg" in rooms_imported(f.read_text(), package_of(f))}
+    assert importers == {"", "pyg", "testing"}
+
+
+def test_the_front_imports_the_plug_in_only_when_it_is_used() -> None:
+    code = (
+        "import sys, lmc, lmc.methods, lmc.train; assert 'lmc.pyg' not in sys.modules;"
+        "lmc.wrap; assert 'lmc.pyg' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def forbidden(source: str, may_print: bool) -> list[str]:

@@ -17,7 +17,7 @@ from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method, Problem, 
 from lmc.methods.base import check_widths
 from lmc.models import Model, Pass
 from lmc.pyg import wrap
-from lmc.pyg.core_rows_mode import CoreRows
+from lmc.pyg.core_rows_mode import CoreRowsMode
 from lmc.stores import Device, Placement, Table
 
 TOLERANCE = 1e-8
@@ -176,7 +176,7 @@ def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
         edges = torch.stack([g.adj.indices.long(), g.adj.row_index()])
 
         def forward() -> Tensor:
-            with CoreRows([], g.num_nodes, Pass(dropout=False)):
+            with CoreRowsMode([], g.num_nodes, Pass(dropout=False)):
                 return model(x.double(), edges)
     else:
         matrices, kinds = model.matrices(g.adj, torch.float64)

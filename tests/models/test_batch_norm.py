@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from helpers import chance
 from lmc.models import Pass
 from lmc.models.rows import SHIFT, STRETCH, BatchNorm
-from lmc.pyg.core_rows_mode import CoreRows
+from lmc.pyg.core_rows_mode import CoreRowsMode
 
 N, CORE, WIDTH = 9, 5, 4
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
@@ -181,7 +181,7 @@ def test_another_networks_batch_norm_is_as_steady() -> None:
     p = Pass(num_core=CORE, batch_renorm=True)
     for seed in range(3):
         x = rows(seed=seed)
-        with CoreRows([*other.parameters(), *other.buffers()], N, p, other.modules()):
+        with CoreRowsMode([*other.parameters(), *other.buffers()], N, p, other.modules()):
             got = other(x)
         torch.testing.assert_close(got, bn(x, p), **TOLERANCE)
     assert_same_statistics(bn, other)

@@ -1,4 +1,12 @@
-"""Networks of PyG convolutions, unchanged, as models of this library."""
+"""A plug-in that trains networks of PyG convolutions, unchanged: ``lmc.wrap``.
+
+- :mod:`lmc.pyg.wrap`: ``wrap`` and the model it returns.
+- :mod:`lmc.pyg.inspection`: what is looked at once, on a graph of twelve nodes, and what is refused.
+- :mod:`lmc.pyg.propagate_hook`: what happens at each ``propagate`` of a convolution during a pass.
+- :mod:`lmc.pyg.core_rows_mode`: how parameters take their gradient from core rows only in code that does not know it.
+- :mod:`lmc.pyg.matrices`: the matrices that convolutions aggregate with.
+- :mod:`lmc.pyg.recordable`: whether steps of a network can be recorded as CUDA graphs.
+"""
 
 from lmc.pyg.wrap import wrap
 

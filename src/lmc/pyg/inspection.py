@@ -1,9 +1,15 @@
-"""What a network of PyG convolutions does, seen on a graph of twelve nodes; what cannot be cut is refused here."""
+"""The inspection that ``lmc.wrap`` does once: what a network does on a graph of twelve nodes, and what is refused.
+
+A copy of the network in float64 runs three plain passes, in which every ``propagate`` is recorded. From these the
+inspection concludes what each call is (:class:`lmc.pyg.propagate_hook.PropagateSpec`): a sparse product with a constant
+matrix, a softmax over neighbours, or something else. Then the copy runs on seven of the twelve rows, without the edges
+and with the recorded results in the place of every ``propagate``. If the code between convolutions is row-wise, each
+convolution now reads the same rows as before; if not, the network is refused with a reason.
+"""
 
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,183 +20,272 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import Precomputed
 from lmc.models.rows import Operator, Pass
-from lmc.pyg.core_rows_mode import CoreRows
-from lmc.pyg.matrices import Call, aggregation
+from lmc.pyg.core_rows_mode import CoreRowsMode, tensors_in
+from lmc.pyg.matrices import aggregation_of
 from lmc.pyg.propagate_hook import (
-    At,
-    Crossing,
-    Deferred,
-    Passage,
+    Call,
+    ChooseState,
+    EdgeUpdate,
+    HookedPass,
+    PropagateSpec,
     convolutions_of,
     log_sum_exp,
     node_arguments,
-    original,
+    own_method,
+    replaced_methods,
+    replaced_softmax,
     source,
-    taken_over,
 )
 
 NUM_NODES = 12
 SUBSET = [7, 2, 11, 4, 0, 9, 5]
-"""Rows looked at alone, out of order; the first four as core."""
+"""The rows of the second part of the inspection, out of order; the first four are core rows."""
+
+UseOfPX = Literal["none", "replaces_x", "beside_x"]
+"""How the network can use P X, computed once. ``none``: the first sum changes with the parameters or by chance.
+``replaces_x``: the first sum is P (X W) and nothing else reads X, so the network may read P X in the place of X.
+``beside_x``: the first sum is P X itself, and X may be read elsewhere too."""
 
 
-@dataclass
-class Seen:
-    """One ``propagate`` with its edges, its arguments, its result, and what its softmaxes were given."""
+@dataclass(frozen=True)
+class Inspection:
+    """What :func:`inspect_network` found."""
 
-    name: str
-    convolution: Any
-    edges: Any
-    kwargs: dict[str, Any]
-    out: Tensor
-    deferred: dict[str, dict[str, Any]] = field(default_factory=dict)
-    softmaxes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    drops: int = 0
-    written: bool = False
-    """Whether the network went on to change the result in place."""
+    specs: tuple[PropagateSpec, ...]
+    out_width: int
+    use_of_px: UseOfPX
 
 
-First = Literal["changing", "swapped", "beside"]
-"""The first sum changes with the parameters or by chance; it is that of X times weights, and nothing else reads X; it
-is P X itself, and X may be read elsewhere too."""
-
-
-def examine(network: nn.Module, call: Call, in_width: int) -> tuple[tuple[Crossing, ...], int, First]:
-    """The crossings of a network, the width of its output and its first aggregation; :class:`ConfigError` where it
-    cannot be cut."""
+def inspect_network(network: nn.Module, call: Call, in_width: int) -> Inspection:
+    """Inspect a network; :class:`ConfigError` if methods cannot train it by batches."""
     if not convolutions_of(network):
         raise ConfigError(
             f"expected a network of PyG convolutions (got {type(network).__name__} without a MessagePassing module)"
         )
+    generator = torch.Generator().manual_seed(0)
+    probe = _perturbed_copy(network, generator)
+    x, other = (torch.randn(NUM_NODES, in_width, generator=generator, dtype=torch.float64) for _ in range(2))
+    edges = _small_graph()
+    calls, logits = record_calls(probe, call, x, edges, training=False)
+    again, _ = record_calls(probe, call, other, edges, training=False)
+    training, _ = record_calls(copy.deepcopy(probe), call, x, edges, training=True)
+    _check_output(network, logits)
+    for what, them in (("other features", again), ("training mode", training)):
+        if [c.name for c in them] != [c.name for c in calls]:
+            raise ConfigError(f"expected the same convolutions in every pass (got others with {what})")
+    specs = tuple(_spec(*three, edges) for three in zip(calls, again, training, strict=True))
+    subset = SubsetCheck(probe, call, specs, calls, x, logits)
+    subset.check_row_wise()
+    constant_first_sum = specs[0].linear and not training[0].num_dropouts
+    return Inspection(specs, logits.shape[1], subset.use_of_px() if constant_first_sum else "none")
+
+
+def _perturbed_copy(network: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A float64 copy with other parameters: biases of 0 and scales of 1 would hide what they are combined with."""
     try:
         probe = copy.deepcopy(network).double().cpu()
     except (TypeError, RuntimeError) as error:
-        raise ConfigError(f"expected a network that can be copied, to look at it (got {error})") from error
-    chance = torch.Generator().manual_seed(0)
-    edges = _edges()
+        raise ConfigError(f"expected a network that can be copied, to inspect it (got {error})") from error
     with torch.no_grad():
-        for parameter in probe.parameters():  # zero biases and unit scales hide what they are added to
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=chance, dtype=torch.float64))
-    x, other = (torch.randn(NUM_NODES, in_width, generator=chance, dtype=torch.float64) for _ in range(2))
-    seen, logits = record(probe, call, x, edges, training=False)
-    again, _ = record(probe, call, other, edges, training=False)
-    training, _ = record(copy.deepcopy(probe), call, x, edges, training=True)
-    _check_output(network, logits)
-    for what, them in (("other features", again), ("training mode", training)):
-        if [s.name for s in them] != [s.name for s in seen]:
-            raise ConfigError(f"expected the same convolutions in every pass (got others with {what})")
-    crossings = tuple(_crossing(a, b, c, edges) for a, b, c in zip(seen, again, training, strict=True))
-    _check_rows(probe, call, crossings, seen, x, logits)
-    return crossings, logits.shape[1], _first(probe, call, crossings, training[0], seen, x, logits)
+        for parameter in probe.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return probe
 
 
-def _edges() -> Tensor:
+def _small_graph() -> Tensor:
+    """The edges of a ring with chords, both directions."""
     ring = [(i, (i + 1) % NUM_NODES) for i in range(NUM_NODES)]
     chords = [(0, 5), (1, 7), (3, 9), (2, 10), (4, 11), (0, 3)]
     one = torch.tensor(sorted({tuple(sorted(e)) for e in ring + chords})).t()
     return torch.cat([one, one.flip(0)], 1)
 
 
-def record(probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: bool) -> tuple[list[Seen], Any]:
-    """Every ``propagate`` of a plain forward pass, and its result; without dropout."""
-    calls: list[Seen] = []
-    made: dict[int, tuple[Any, dict[str, Any]]] = {}
-    given: list[tuple[Any, int]] = []
-    names = {id(c): name for name, c in convolutions_of(probe).items()}
+@dataclass
+class RecordedCall:
+    """One ``propagate`` of a plain pass.
 
-    def edge_updater(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
-        out = _watched(convolution, lambda: original(convolution, "edge_updater")(edge_index, size=size, **kwargs))
-        made[id(out)] = (out, kwargs)
+    Args:
+        kwargs: its arguments besides the edges.
+        out: a copy of its result; ``live`` is the result itself, in ``version`` when it was returned.
+        updates: arguments of ``edge_updater``, for the arguments of ``propagate`` that it computed.
+        softmaxes: scores and target nodes of every softmax over neighbours.
+        num_dropouts: dropouts of the pass before this call.
+    """
+
+    name: str
+    convolution: Any
+    edges: Any
+    kwargs: dict[str, Any]
+    out: Tensor
+    live: Any
+    version: int
+    updates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    softmaxes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    num_dropouts: int = 0
+
+    @property
+    def written(self) -> bool:
+        """Whether the network has changed the result in place."""
+        return getattr(self.live, "_version", 0) > self.version
+
+    def matrix_entries(self, weight: str | None) -> Tensor:
+        """The entry of every edge in the matrix that a sum or mean over weighted edges is."""
+        src, dst = self.edges
+        w = torch.ones(src.numel(), dtype=self.out.dtype) if weight is None else self.kwargs[weight].flatten()
+        is_mean = aggregation_of(self.convolution) == "mean"
+        return w / torch.bincount(dst, minlength=NUM_NODES)[dst] if is_mean else w
+
+    def weighted_sum(self, weight: str | None, x: Tensor) -> Tensor:
+        """P x with the matrix of :meth:`matrix_entries`."""
+        src, dst = self.edges
+        w = self.matrix_entries(weight)
+        return torch.zeros_like(x).index_add(0, dst, w.view(-1, *[1] * (x.dim() - 1)) * x[src])
+
+
+class CallRecorder:
+    """Replacements of ``propagate`` and ``edge_updater`` that run the convolution's own and record the calls."""
+
+    def __init__(self, network: nn.Module, mode: RowTrackingMode) -> None:
+        self.calls: list[RecordedCall] = []
+        self._mode = mode
+        self._names = {id(c): name for name, c in convolutions_of(network).items()}
+        self._updates: dict[int, tuple[Any, dict[str, Any]]] = {}  # holds the results, so that no id is used again
+        self._softmaxes: list[tuple[Tensor, Tensor]] = []
+
+    def edge_updater(self, convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
+        out = self._run(convolution, "edge_updater", edge_index, size, kwargs)
+        self._updates[id(out)] = (out, kwargs)
         return out
 
-    watched: list[tuple[Tensor, Tensor]] = []
-
-    def _watched(convolution: Any, what: Callable[[], Any]) -> Any:
-        home = vars(sys.modules[type(convolution).__module__])
-        theirs = home.get("softmax")
-        if theirs is None:
-            return what()
-
-        def softmax(e: Tensor, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            watched.append((e, index))
-            return theirs(e, index, *args, **kwargs)
-
-        home["softmax"] = softmax
-        try:
-            return what()
-        finally:
-            home["softmax"] = theirs
-
-    def propagate(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
-        out = _watched(convolution, lambda: original(convolution, "propagate")(edge_index, size=size, **kwargs))
-        deferred = {k: made[id(v)][1] for k, v in kwargs.items() if id(v) in made}
-        kept = out.clone() if isinstance(out, Tensor) else out
-        calls.append(
-            Seen(
-                names[id(convolution)], convolution, edge_index, dict(kwargs), kept, deferred, list(watched), mode.drops
+    def propagate(self, convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
+        out = self._run(convolution, "propagate", edge_index, size, kwargs)
+        self.calls.append(
+            RecordedCall(
+                self._names[id(convolution)],
+                convolution,
+                edge_index,
+                dict(kwargs),
+                out.clone() if isinstance(out, Tensor) else out,
+                out,
+                getattr(out, "_version", 0),
+                {k: self._updates[id(v)][1] for k, v in kwargs.items() if id(v) in self._updates},
+                self._softmaxes,
+                self._mode.num_dropouts,
             )
         )
-        given.append((out, getattr(out, "_version", 0)))
-        watched.clear()
+        self._softmaxes = []
         return out
 
+    def _run(self, convolution: Any, method: str, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
+        def softmax(own: Callable[..., Tensor], e: Tensor, index: Tensor, *args: Any, **options: Any) -> Tensor:
+            self._softmaxes.append((e, index))
+            return own(e, index, *args, **options)
+
+        with replaced_softmax(convolution, softmax):
+            return own_method(convolution, method)(edge_index, size=size, **kwargs)
+
+
+def record_calls(
+    probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: bool
+) -> tuple[list[RecordedCall], Any]:
+    """Every ``propagate`` of a plain forward pass without dropout, and what the network returns."""
     probe.train(training)
-    mode = CoreRows([], x.shape[0], Pass(dropout=False))
-    with torch.no_grad(), taken_over(probe, propagate, edge_updater), torch.random.fork_rng(devices=[]), mode:
+    mode = RowTrackingMode([], x, Pass(dropout=False))
+    recorder = CallRecorder(probe, mode)
+    replaced = replaced_methods(probe, recorder.propagate, recorder.edge_updater)
+    with torch.no_grad(), replaced, torch.random.fork_rng(devices=[]), mode:
         logits = call(probe, x, edges)
-    for seen, (out, version) in zip(calls, given, strict=True):
-        seen.written = getattr(out, "_version", 0) > version
-    return calls, logits
+    return recorder.calls, logits
+
+
+class RowTrackingMode(CoreRowsMode):
+    """A mode that also knows which tensors were computed from rows, and counts dropouts."""
+
+    def __init__(self, weights: list[Tensor], rows: Tensor, p: Pass) -> None:
+        super().__init__(weights, rows.shape[0], p)
+        self.num_dropouts = 0
+        self._from_rows = {id(rows): rows}
+
+    def add_rows(self, rows: Tensor) -> None:
+        self._from_rows[id(rows)] = rows
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        name = getattr(func, "__name__", "")
+        makes_constants = name.startswith("new_") or name.endswith("_like")
+        if self.gradient_rows != "off" and not makes_constants:
+            read = tensors_in(*args, *(kwargs or {}).values())
+            if any(id(t) in self._from_rows for t in read):
+                self._from_rows.update((id(t), t) for t in tensors_in(out) if id(t) not in self._weights)
+        return out
+
+    def _check_constants(self, name: str, others: list[Tensor]) -> None:
+        if any(id(t) in self._from_rows for t in others):
+            raise ConfigError(
+                f"expected one row a node, along the first dimension, where {name} meets a parameter (got shapes "
+                f"{[list(t.shape) for t in others]} for {self._num_rows} nodes): write it row by row, x @ W instead of "
+                "W.T @ x.T, [n, k, d] instead of [n * k, d]"
+            )
+
+    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        self.num_dropouts += training and p > 0
+        return super()._dropout(input, p, training, inplace)
 
 
 def _check_output(network: nn.Module, logits: Any) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != NUM_NODES:
-        got = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ConfigError(
-            f"expected one row of logits a node, [{NUM_NODES}, C] on a graph of {NUM_NODES} nodes (got {got} from "
-            f"{type(network).__name__}): a pooling over nodes has no meaning on a batch of them"
+            f"expected one row of logits a node, [{NUM_NODES}, C] on a graph of {NUM_NODES} nodes (got "
+            f"{_kind(logits)} from {type(network).__name__}): a pooling over nodes has no meaning on a batch of them"
         )
 
 
-def _crossing(seen: Seen, again: Seen, training: Seen, edges: Tensor) -> Crossing:
-    conv, where = seen.convolution, f"{seen.name} ({type(seen.convolution).__name__})"
-    if conv.flow != "source_to_target":
-        raise ConfigError(f'expected flow="source_to_target" in {where} (got {conv.flow!r}): the graph is undirected')
-    for s in (seen, again, training):
-        if not isinstance(s.edges, Tensor) or s.edges.layout is not torch.strided or _pairs(s.edges) != _pairs(edges):
+def _spec(call: RecordedCall, again: RecordedCall, training: RecordedCall, edges: Tensor) -> PropagateSpec:
+    """What one ``propagate`` is, from its calls with two different features and in training mode."""
+    where = f"{call.name} ({type(call.convolution).__name__})"
+    _check_edges(call, again, training, edges, where)
+    if not isinstance(call.out, Tensor) or call.out.shape[0] != NUM_NODES:
+        raise ConfigError(f"expected one row a node from {where} (got {_kind(call.out)})")
+    weight = _edge_weight(call, again, where)
+    heads = _heads(call)
+    x = call.kwargs.get("x")
+    linear = not call.updates and not heads and x is not None and _is_linear(call, source(x), weight)
+    message_width = source(x).flatten(1).shape[1] if linear else 0
+    written = call.written or again.written or training.written
+    return PropagateSpec(call.name, linear, weight, tuple(call.out.shape[1:]), message_width, heads, written)
+
+
+def _check_edges(call: RecordedCall, again: RecordedCall, training: RecordedCall, edges: Tensor, where: str) -> None:
+    flow = call.convolution.flow
+    if flow != "source_to_target":
+        raise ConfigError(f'expected flow="source_to_target" in {where} (got {flow!r}): the graph is undirected')
+    for c in (call, again, training):
+        if not isinstance(c.edges, Tensor) or c.edges.layout is not torch.strided or _pairs(c.edges) != _pairs(edges):
             raise ConfigError(
                 f"expected {where} to aggregate over the edges it is given (got others, dropped or chosen from the "
                 "features): its neighbours would not be in the batch"
             )
-    loops = int((seen.edges[0] == seen.edges[1]).sum())
+    loops = int((call.edges[0] == call.edges[1]).sum())
     if loops not in (0, NUM_NODES):
         raise ConfigError(f"expected self-loops of all nodes or of none in {where} (got {loops} of {NUM_NODES})")
-    if not isinstance(seen.out, Tensor) or seen.out.shape[0] != NUM_NODES:
-        raise ConfigError(f"expected one row a node from {where} (got {_shape(seen.out)})")
-    weight = _edge_weight(seen, again, where)
-    shape = tuple(seen.out.shape[1:])
-    heads = _heads(seen)
-    x = seen.kwargs.get("x")
-    linear = not seen.deferred and not heads and x is not None and _is_linear(seen, source(x), weight)
-    message = source(x).flatten(1).shape[1] if linear else 0
-    written = seen.written or again.written or training.written
-    return Crossing(seen.name, linear, weight, shape, message, heads, written)
 
 
 def _pairs(edges: Tensor) -> set[tuple[int, int]]:
     return {(a, b) for a, b in edges.t().tolist() if a != b}
 
 
-def _edge_weight(seen: Seen, again: Seen, where: str) -> str | None:
+def _edge_weight(call: RecordedCall, again: RecordedCall, where: str) -> str | None:
     """The argument that holds one constant number per edge."""
-    nodes, num_edges = node_arguments(seen.convolution), seen.edges.shape[1]
+    nodes, num_edges = node_arguments(call.convolution), call.edges.shape[1]
     names = [
         k
-        for k, v in seen.kwargs.items()
-        if isinstance(v, Tensor) and k not in nodes and k not in seen.deferred and v.shape[:1] == (num_edges,)
+        for k, v in call.kwargs.items()
+        if isinstance(v, Tensor) and k not in nodes and k not in call.updates and v.shape[:1] == (num_edges,)
     ]
     for name in names:
-        v = seen.kwargs[name]
+        v = call.kwargs[name]
         if len(names) > 1 or v.numel() != num_edges or not torch.equal(v, again.kwargs[name]):
             raise ConfigError(
                 f"expected at most one constant number per edge in {where} (got {', '.join(names)}): compute what "
@@ -199,160 +294,133 @@ def _edge_weight(seen: Seen, again: Seen, where: str) -> str | None:
     return names[0] if names else None
 
 
-def _heads(seen: Seen) -> int:
-    """Heads of a softmax over neighbours whose result weighs one block of the output each; 0 for anything else."""
-    if len(seen.softmaxes) != 1:
+def _heads(call: RecordedCall) -> int:
+    """Heads of a softmax over neighbours that each weigh one block of the output; 0 for anything else."""
+    if len(call.softmaxes) != 1:
         return 0
-    e, index = seen.softmaxes[0]
-    ours = seen.edges[1]
-    if e.dim() != 2 or seen.out.dim() != 3 or seen.out.shape[1] != e.shape[1] or not torch.equal(index, ours):
+    (e, index), out = call.softmaxes[0], call.out
+    if e.dim() != 2 or out.dim() != 3 or out.shape[1] != e.shape[1] or not torch.equal(index, call.edges[1]):
         return 0
-    x = seen.kwargs.get("x", seen.kwargs.get("value"))
-    if x is None or source(x).shape[1:] != seen.out.shape[1:]:
+    x = call.kwargs.get("x", call.kwargs.get("value"))
+    if x is None or source(x).shape[1:] != out.shape[1:]:
         return 0
     w = (e - log_sum_exp(e, index, NUM_NODES)[index]).exp().unsqueeze(2)
-    sums = torch.zeros_like(seen.out).index_add(0, index, w * source(x)[seen.edges[0]])
-    return e.shape[1] if _close(sums, seen.out) else 0
+    sums = torch.zeros_like(out).index_add(0, index, w * source(x)[call.edges[0]])
+    return e.shape[1] if _close(sums, out) else 0
 
 
-def _is_linear(seen: Seen, x: Tensor, weight: str | None) -> bool:
-    how = aggregation(seen.convolution)
-    if how is None or x.dim() < 2 or x.shape[0] != NUM_NODES or x.shape != seen.out.shape:
+def _is_linear(call: RecordedCall, x: Tensor, weight: str | None) -> bool:
+    """Whether the result is P x with a constant matrix P."""
+    if aggregation_of(call.convolution) is None or x.dim() < 2 or x.shape[0] != NUM_NODES or x.shape != call.out.shape:
         return False
-    src, dst = seen.edges
-    w = weights(seen, weight)
-    sums = torch.zeros_like(x).index_add(0, dst, w.view(-1, *[1] * (x.dim() - 1)) * x[src])
-    return _close(sums, seen.out)
+    return _close(call.weighted_sum(weight, x), call.out)
 
 
-def weights(seen: Seen, weight: str | None) -> Tensor:
-    """The entries of the matrix that a sum or mean over weighted edges is."""
-    src, dst = seen.edges
-    w = torch.ones(src.numel(), dtype=seen.out.dtype) if weight is None else seen.kwargs[weight].flatten()
-    return w / torch.bincount(dst, minlength=NUM_NODES)[dst] if aggregation(seen.convolution) == "mean" else w
+@dataclass(frozen=True)
+class SubsetCheck:
+    """Passes over the rows of :data:`SUBSET`, compared with the recorded pass over all rows."""
+
+    probe: nn.Module
+    call: Call
+    specs: tuple[PropagateSpec, ...]
+    calls: list[RecordedCall]
+    x: Tensor
+    logits: Tensor
+
+    def check_row_wise(self) -> None:
+        """Refuse a network that does not compute every row from itself alone, without the edges, between layers."""
+        try:
+            logits = self._run(self.x[SUBSET], self.calls, lambda l, layer: self._recorded_state(l))
+        except ConfigError:
+            raise
+        except (TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"expected a network that runs on some of the rows, without the edges (got {type(error).__name__}: "
+                f"{error}): only its convolutions may read edge_index"
+            ) from error
+        if not same_rows(logits, self.logits):
+            raise ConfigError(
+                "expected row-wise code after the last convolution (got logits that depend on other rows, or on the "
+                "edges): norms and sums over all nodes have no meaning on a batch"
+            )
+
+    def use_of_px(self) -> UseOfPX:
+        """How the network can use P X, where its first sum is linear and without chance."""
+        first = self.calls[0]
+        if source(first.kwargs["x"]) is self.x:
+            return "beside_x"
+        PX = first.weighted_sum(self.specs[0].weight, self.x)
+
+        def choose(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
+            return layer(Precomputed(len(SUBSET))) if l == 1 else self._recorded_state(l)
+
+        # the first convolution reads the sum already, and all that follows must be the same
+        summed = replace(first, kwargs=first.kwargs | {"x": first.out})
+        try:
+            logits = self._run(PX[SUBSET], [summed, *self.calls[1:]], choose)
+        except ConfigError:
+            return "none"
+        return "replaces_x" if same_rows(logits, self.logits) else "none"
+
+    def _recorded_state(self, l: int) -> Tensor:
+        out = self.calls[l - 1].out[SUBSET].flatten(1)
+        return torch.cat([out, out.new_zeros(out.shape[0], self.specs[l - 1].heads)], 1)
+
+    def _run(self, rows: Tensor, expected: list[RecordedCall], choose: ChooseState) -> Tensor:
+        """Logits of a pass over ``rows`` in which every ``propagate`` has to read the rows of an ``expected`` call."""
+        self.probe.eval()
+        p = Pass(num_core=4, dropout=False)
+        mode = RowTrackingMode([*self.probe.parameters(), *self.probe.buffers()], rows, p)
+        return ComparedPass(self.probe, self.specs, len(rows), p, choose, mode, expected=expected).run(self.call, rows)
 
 
-class _Checking(Passage):
-    """Compares what every crossing reads with what it read when all rows were there."""
+@dataclass
+class ComparedPass(HookedPass):
+    """A pass that compares what every ``propagate`` reads with the ``expected`` call over all rows."""
 
-    seen: list[Seen]
+    expected: list[RecordedCall] = field(default_factory=list)
 
     def propagate(self, convolution: nn.Module, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Tensor:
         out = super().propagate(convolution, edge_index, size, kwargs)
-        assert self.mode.derived is not None
-        self.mode.derived[id(out)] = out
+        assert isinstance(self.mode, RowTrackingMode)
+        self.mode.add_rows(out)
         return out
 
-    def inputs(self, convolution: nn.Module, crossing: Crossing, kwargs: dict[str, Any]) -> None:
-        seen = self.seen[self.l - 1]
-        self._compare(convolution, crossing, kwargs, seen.kwargs, updating=False)
+    def check(self, convolution: nn.Module, spec: PropagateSpec, kwargs: dict[str, Any]) -> None:
+        expected = self.expected[self.l - 1]
+        self._compare(spec, node_arguments(convolution), kwargs, expected.kwargs)
         for name, value in kwargs.items():
-            if isinstance(value, Deferred):
-                self._compare(convolution, crossing, value.kwargs, seen.deferred[name], updating=True)
+            if isinstance(value, EdgeUpdate):
+                nodes = node_arguments(convolution, "edge_updater")
+                self._compare(spec, nodes, value.kwargs, expected.updates[name])
 
-    def _compare(
-        self, convolution: nn.Module, crossing: Crossing, kwargs: dict[str, Any], there: dict[str, Any], updating: bool
-    ) -> None:
-        before = f"after {self.crossings[self.l - 2].name}" if self.l > 1 else "before the first convolution"
-        for name in node_arguments(convolution, updating) & kwargs.keys():
-            pairs = zip(_pair(kwargs[name]), _pair(there[name]), strict=True)
-            if not all(same(got, want) for got, want in pairs):
+    def _compare(self, spec: PropagateSpec, nodes: set[str], kwargs: dict[str, Any], expected: dict[str, Any]) -> None:
+        before = f"after {self.specs[self.l - 2].name}" if self.l > 1 else "before the first convolution"
+        for name in nodes & kwargs.keys():
+            pairs = zip(_as_tuple(kwargs[name]), _as_tuple(expected[name]), strict=True)
+            if not all(same_rows(got, want) for got, want in pairs):
                 raise ConfigError(
                     f"expected row-wise code {before} (got rows that depend on other rows, or on the edges, where "
-                    f"{crossing.name} reads {name}): norms and sums over all nodes have no meaning on a batch; use "
+                    f"{spec.name} reads {name}): norms and sums over all nodes have no meaning on a batch; use "
                     'batch norm, or layer norm by row (mode="node")'
                 )
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-6, atol=1e-8)
-
-
-def _pair(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-def same(got: Any, want: Any) -> bool:
-    """Whether the rows of :data:`SUBSET` are those of the whole."""
+def same_rows(got: Any, want: Any) -> bool:
+    """Whether ``got`` are the rows :data:`SUBSET` of ``want``."""
     if not isinstance(want, Tensor):
         return got is want or got == want
     want = want[SUBSET]
     return got.shape == want.shape and _close(got, want)
 
 
-def _replay(
-    probe: nn.Module, call: Call, crossings: tuple[Crossing, ...], seen: list[Seen], rows: Tensor, at: At
-) -> Tensor:
-    """The logits of a pass over :data:`SUBSET`, every crossing comparing what it reads with what was ``seen``."""
-    probe.eval()
-    p = Pass(num_core=4, dropout=False)
-    mode = CoreRows([*probe.parameters(), *probe.buffers()], len(SUBSET), p)
-    passage = _Checking(probe, crossings, len(SUBSET), p, at, mode)
-    passage.seen = seen
-    mode.derived = {id(rows): rows}
-    with taken_over(probe, passage.propagate, passage.edge_updater, normalised=True), mode:
-        return call(probe, rows, torch.empty(2, 0, dtype=torch.int64))
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-6, atol=1e-8)
 
 
-def _check_rows(
-    probe: nn.Module, call: Call, crossings: tuple[Crossing, ...], seen: list[Seen], x: Tensor, logits: Tensor
-) -> None:
-    """Between crossings every row has to be computed from itself alone, without the edges."""
-
-    def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
-        out = seen[l - 1].out[SUBSET].flatten(1)
-        return torch.cat([out, out.new_zeros(out.shape[0], crossings[l - 1].heads)], 1)
-
-    try:
-        got = _replay(probe, call, crossings, seen, x[SUBSET], at)
-    except (TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"expected a network that runs on some of the rows, without the edges (got {type(error).__name__}: "
-            f"{error}): only its convolutions may read edge_index"
-        ) from error
-    if not same(got, logits):
-        raise ConfigError(
-            "expected row-wise code after the last convolution (got logits that depend on other rows, or on the "
-            "edges): norms and sums over all nodes have no meaning on a batch"
-        )
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
-def _first(
-    probe: nn.Module,
-    call: Call,
-    crossings: tuple[Crossing, ...],
-    training: Seen,
-    seen: list[Seen],
-    x: Tensor,
-    logits: Tensor,
-) -> First:
-    """Whether the first sum can be computed once, and how the network takes it."""
-    start = seen[0]
-    if not crossings[0].linear or training.drops:
-        return "changing"
-    read = source(start.kwargs["x"])
-    if read is x:
-        return "beside"
-    src, dst = start.edges
-    w = weights(start, crossings[0].weight).unsqueeze(1)
-    PX = torch.zeros_like(x).index_add(0, dst, w * x[src])
-
-    def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
-        if l > 1:
-            out = seen[l - 1].out[SUBSET].flatten(1)
-            return torch.cat([out, out.new_zeros(out.shape[0], crossings[l - 1].heads)], 1)
-        return layer(Precomputed(len(SUBSET)))
-
-    # what the first convolution reads is then the sum already: compare all that comes after it
-    ahead = replace(start, kwargs=start.kwargs | {"x": start.out})
-    try:
-        got = _replay(probe, call, crossings, [ahead, *seen[1:]], PX[SUBSET], at)
-    except ConfigError:
-        return "changing"
-    return "swapped" if same(got, logits) else "changing"
-
-
-def _shape(out: Any) -> str:
+def _kind(out: Any) -> str:
     return f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__

@@ -1,10 +1,14 @@
-"""The matrices that PyG convolutions aggregate with, as they build them themselves from a graph's edges."""
+"""The matrices that PyG convolutions aggregate with on a graph.
+
+A convolution decides by itself which edges it sums over and with which weights (self-loops, symmetric normalisation,
+means, ...). The network is run once on the edges of the graph, with zeros for features and sums, and every
+``propagate`` records the edges and weights that arrive there. :func:`matrix_of` turns them into a matrix of this
+library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,61 +16,55 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.graph.normalise import with_self_loops
-from lmc.pyg.propagate_hook import Crossing, Deferred, taken_over
-
-Call = Callable[[nn.Module, Tensor, Tensor], Tensor]
+from lmc.pyg.propagate_hook import Call, PropagateSpec, deferred_edge_updater, replaced_methods
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """Edges and weights that arrive at each ``propagate`` of a network given a graph; nothing is aggregated."""
+class LayerEdges(NamedTuple):
+    """What one ``propagate`` sums over: ``edges`` [2, E] as [source, target], a ``weight`` per edge, "sum" or "mean"
+    (None where the convolution is not linear)."""
 
-    calls: list[tuple[Tensor, Tensor | None]]
-    aggregations: list[str | None]
-
-    @classmethod
-    def of(
-        cls,
-        network: nn.Module,
-        call: Call,
-        crossings: tuple[Crossing, ...],
-        adj: CSR,
-        in_width: int,
-        dtype: torch.dtype,
-    ) -> Recording:
-        """Run ``network`` once on the edges of ``adj``, with zeros for features and sums."""
-        n, found = adj.num_rows, cls([], [])
-
-        def propagate(convolution: Any, edge_index: Tensor, size: Any, kwargs: dict[str, Any]) -> Tensor:
-            crossing = crossings[len(found.calls)]
-            weight = None if crossing.weight is None else kwargs[crossing.weight]
-            found.calls.append((edge_index, None if weight is None else weight.flatten()))
-            found.aggregations.append(aggregation(convolution) if crossing.linear else None)
-            return torch.zeros(n, *crossing.shape, dtype=dtype, device=adj.device)
-
-        training = network.training
-        network.eval()
-        x = torch.zeros(1, in_width, dtype=dtype, device=adj.device).expand(n, -1)
-        with torch.no_grad(), taken_over(network, propagate, lambda c, e, s, kwargs: Deferred(kwargs)):
-            call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
-        network.train(training)
-        return found
+    edges: Tensor
+    weight: Tensor | None
+    aggregation: str | None
 
 
-def aggregation(convolution: Any) -> str | None:
-    """ "sum" or "mean", or None for anything else."""
+def layer_edges(
+    network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], adj: CSR, in_width: int, dtype: torch.dtype
+) -> list[LayerEdges]:
+    """What every ``propagate`` of the network sums over on the graph ``adj``; nothing is aggregated."""
+    n, found = adj.num_rows, list[LayerEdges]()
+
+    def propagate(convolution: Any, edge_index: Tensor, size: Any, kwargs: dict[str, Any]) -> Tensor:
+        spec = specs[len(found)]
+        weight = None if spec.weight is None else kwargs[spec.weight]
+        weight = None if weight is None else weight.flatten()
+        found.append(LayerEdges(edge_index, weight, aggregation_of(convolution) if spec.linear else None))
+        return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
+
+    training = network.training
+    network.eval()
+    x = torch.zeros(1, in_width, dtype=dtype, device=adj.device).expand(n, -1)
+    with torch.no_grad(), replaced_methods(network, propagate, deferred_edge_updater):
+        call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
+    network.train(training)
+    return found
+
+
+def aggregation_of(convolution: Any) -> str | None:
+    """ "sum" or "mean"; None for any other aggregation."""
     name = convolution.aggr
     return {"add": "sum", "sum": "sum", "mean": "mean"}.get(name) if isinstance(name, str) else None
 
 
-def matrix_of(adj: CSR, edges: Tensor, weight: Tensor | None, how: str | None, dtype: torch.dtype) -> CSR:
-    """The matrix of a convolution's edges [source, target] on the pattern of A + I; zero on a diagonal it has not."""
+def matrix_of(adj: CSR, layer: LayerEdges, dtype: torch.dtype) -> CSR:
+    """The matrix of one layer, on the pattern of A + I; the diagonal is zero where the layer has no self-loops."""
     n, pattern = adj.num_rows, with_self_loops(adj)
-    values = torch.ones(edges.shape[1], dtype=dtype, device=adj.device) if weight is None else weight.to(dtype)
-    if how == "mean":
-        values = values / torch.bincount(edges[1], minlength=n).to(dtype)[edges[1]]
+    src, dst = layer.edges
+    values = torch.ones(src.numel(), dtype=dtype, device=adj.device) if layer.weight is None else layer.weight.to(dtype)
+    if layer.aggregation == "mean":
+        values = values / torch.bincount(dst, minlength=n).to(dtype)[dst]
     keys = pattern.row_index() * n + pattern.indices
-    wanted = edges[1] * n + edges[0]
+    wanted = dst * n + src
     position = torch.searchsorted(keys, wanted).clamp(max=keys.numel() - 1)
     if not bool((keys[position] == wanted).all()):
         raise ConfigError(
@@ -76,8 +74,8 @@ def matrix_of(adj: CSR, edges: Tensor, weight: Tensor | None, how: str | None, d
     return CSR(pattern.indptr, pattern.indices, entries, n)
 
 
-def symmetric(P: CSR) -> CSR:
-    """The same matrix, said to be symmetric where it is."""
+def marked_symmetric(P: CSR) -> CSR:
+    """The same matrix, marked as symmetric if it is."""
     if torch.equal(P.t().data, P.data):
         return CSR(P.indptr, P.indices, P.data, P.num_cols, symmetric=True)
     return P

@@ -1,17 +1,23 @@
-"""Where rows meet: every ``propagate`` of a PyG convolution, taken over for the time of one pass.
+"""What happens at each ``propagate`` of a PyG convolution while a method computes a batch.
 
-A network of PyG convolutions is row-wise code with a ``propagate`` here and there. Each of these calls is a layer: its
-result is the state s^l that histories keep, and lies before the weights, biases and activations that follow it. So a
-halo row's Jacobian does not depend on its own incomplete sum, whatever comes after.
+A network of PyG convolutions is row-wise code with calls of ``propagate`` in between. Each of these calls is one layer
+of a method. Its result is the state s^l that histories store. Weights, biases and activations that follow it are
+applied to the state, so the Jacobian of a halo row does not depend on the row's own incomplete sum.
+
+For the time of one pass, :class:`HookedPass` replaces ``propagate`` of every convolution. The method decides which
+operator the layer aggregates with and which state the network goes on with; the hook only computes s^l for a given
+operator. A convolution that sums its neighbours with constant weights is the sparse product P x. Any other convolution
+runs its own ``propagate`` on the edges of the operator.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,24 +26,26 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.models.gat import log_sum_exp
 from lmc.models.rows import Operator, Pass
-from lmc.pyg.core_rows_mode import CoreRows
+from lmc.pyg.core_rows_mode import CoreRowsMode
 
-At = Callable[[int, Callable[[Operator], Tensor]], Tensor]
-"""(l, layer) -> the state to go on with; ``layer(P)`` computes s^l with the operator P."""
+Call = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""(network, x, edge_index) -> logits: how the network is called."""
+ChooseState = Callable[[int, Callable[[Operator], Tensor]], Tensor]
+"""(l, layer) -> the state that the network goes on with; ``layer(P)`` computes s^l with the operator P."""
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """One ``propagate``, as it was seen on a small graph.
+class PropagateSpec:
+    """One ``propagate`` call of a network, as the inspection found it.
 
     Args:
         name: of the convolution in its network.
         linear: the result is P x with a matrix P that does not depend on the rows.
         weight: the argument that holds a constant number per edge, if there is one.
-        shape: of a row of the result; ``width``, the numbers in a row of the state.
+        shape: of a row of the result.
         message_width: the numbers in a row of x, where ``linear``.
-        heads: of a softmax over the neighbours, whose logarithmic normaliser is kept at the end of the state.
-        written: the network changes the result in place: it gets one of its own.
+        heads: of a softmax over the neighbours, whose logarithmic normaliser is stored at the end of the state.
+        written: the network changes the result in place, so it gets a copy.
     """
 
     name: str
@@ -50,58 +58,20 @@ class Crossing:
 
     @property
     def width(self) -> int:
+        """The numbers in a row of the state."""
         return torch.Size(self.shape).numel() + self.heads
 
 
-class Deferred:
-    """What ``edge_updater`` was asked for; computed with the edges of the operator, once that is known."""
+@dataclass(frozen=True)
+class EdgeUpdate:
+    """The arguments of an ``edge_updater`` call, which runs later, on the edges of the operator."""
 
-    def __init__(self, kwargs: dict[str, Any]) -> None:
-        self.kwargs = kwargs
-
-
-@contextmanager
-def taken_over(
-    network: nn.Module,
-    propagate: Callable[..., Any],
-    edge_updater: Callable[..., Any],
-    normalised: bool = False,
-    entered: Callable[[nn.Module], Callable[..., Any]] | None = None,
-) -> Iterator[None]:
-    """Call these instead of the convolutions' own, with the convolution as first argument; nothing stays cached.
-
-    With ``normalised`` the edges have their weights already, and convolutions need not compute them. ``entered`` makes
-    the ``forward`` to call in place of a convolution's own.
-    """
-    convolutions = convolutions_of(network)
-    was = [dict(vars(c)) for c in convolutions.values()]
-    try:
-        for c in convolutions.values():
-            own = vars(c)
-            own["propagate"] = _bound(propagate, c)
-            own["edge_updater"] = _bound(edge_updater, c)
-            if entered is not None:
-                own["forward"] = entered(c)
-            for key in own:
-                if key.startswith("_cached"):
-                    own[key] = None
-            if "cached" in own:
-                own["cached"] = False
-            # elsewhere, "normalize" may mean something else (SAGEConv: rows of unit length)
-            if normalised and "normalize" in own and "gcn_norm" in vars(sys.modules[type(c).__module__]):
-                own["normalize"] = False
-        yield
-    finally:
-        for c, before in zip(convolutions.values(), was, strict=True):
-            vars(c).clear()
-            vars(c).update(before)
+    kwargs: dict[str, Any]
 
 
-def _bound(call: Callable[..., Any], convolution: nn.Module) -> Callable[..., Any]:
-    def called(edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
-        return call(convolution, edge_index, size, kwargs)
-
-    return called
+def deferred_edge_updater(convolution: nn.Module, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> EdgeUpdate:
+    """A replacement of ``edge_updater`` for passes in which the operator decides the edges."""
+    return EdgeUpdate(kwargs)
 
 
 def convolutions_of(network: nn.Module) -> dict[str, nn.Module]:
@@ -111,176 +81,282 @@ def convolutions_of(network: nn.Module) -> dict[str, nn.Module]:
     return {name or type(m).__name__: m for name, m in network.named_modules() if isinstance(m, MessagePassing)}
 
 
-def original(convolution: nn.Module, name: str) -> Callable[..., Any]:
-    """The convolution's own method, taken over or not."""
+@contextmanager
+def replaced_methods(
+    network: nn.Module,
+    propagate: Callable[..., Any],
+    edge_updater: Callable[..., Any],
+    normalised: bool = False,
+    forward: Callable[..., Any] | None = None,
+) -> Iterator[None]:
+    """Replace methods of every convolution inside a ``with`` block, and let convolutions cache nothing.
+
+    Args:
+        propagate, edge_updater: called with (convolution, edge_index, size, the other arguments as a dict).
+        normalised: the edges carry their weights already, so convolutions do not compute them.
+        forward: called with (convolution, *args, **kwargs), if given.
+    """
+    convolutions = list(convolutions_of(network).values())
+    before = [dict(vars(c)) for c in convolutions]
+    try:
+        for c in convolutions:
+            attributes = vars(c)
+            attributes["propagate"] = _bound(propagate, c)
+            attributes["edge_updater"] = _bound(edge_updater, c)
+            if forward is not None:
+                attributes["forward"] = partial(forward, c)
+            attributes.update({key: None for key in attributes if key.startswith("_cached")})
+            if "cached" in attributes:
+                attributes["cached"] = False
+            # elsewhere, "normalize" may mean something else (SAGEConv: rows of unit length)
+            if normalised and "normalize" in attributes and "gcn_norm" in _namespace(c):
+                attributes["normalize"] = False
+        yield
+    finally:
+        for c, attributes in zip(convolutions, before, strict=True):
+            vars(c).clear()
+            vars(c).update(attributes)
+
+
+def _bound(method: Callable[..., Any], convolution: nn.Module) -> Callable[..., Any]:
+    def called(edge_index: Any, size: Any = None, **kwargs: Any) -> Any:
+        return method(convolution, edge_index, size, kwargs)
+
+    return called
+
+
+def _namespace(convolution: nn.Module) -> dict[str, Any]:
+    """The global names of the file that defines the convolution."""
+    return vars(sys.modules[type(convolution).__module__])
+
+
+@contextmanager
+def replaced_softmax(convolution: nn.Module, softmax: Callable[..., Tensor]) -> Iterator[None]:
+    """Replace the softmax over neighbours, where the convolution's file imports it.
+
+    ``softmax`` is called with the replaced function before its arguments.
+    """
+    names = _namespace(convolution)
+    own = names.get("softmax")
+    if own is None:
+        yield
+        return
+    names["softmax"] = partial(softmax, own)
+    try:
+        yield
+    finally:
+        names["softmax"] = own
+
+
+def own_method(convolution: nn.Module, name: str) -> Callable[..., Any]:
+    """The convolution's own method, also while it is replaced."""
     return getattr(type(convolution), name).__get__(convolution)
 
 
-def node_arguments(convolution: Any, updating: bool = False) -> set[str]:
-    """Arguments of ``propagate`` (of ``edge_updater``) that a convolution reads at an end of an edge."""
-    names = convolution._edge_user_args if updating else convolution._user_args
+def node_arguments(convolution: Any, method: str = "propagate") -> set[str]:
+    """Arguments of ``propagate`` (or of ``edge_updater``) that a convolution reads at an end of an edge."""
+    names = convolution._edge_user_args if method == "edge_updater" else convolution._user_args
     return {name[:-2] for name in names if name[-2:] in ("_i", "_j")}
 
 
-class Passage:
-    """One pass of a network over a batch, cut at its crossings."""
+@dataclass
+class HookedPass:
+    """One forward pass of a network over a batch, in which the method computes the result of every ``propagate``.
 
-    def __init__(
-        self, network: nn.Module, crossings: tuple[Crossing, ...], num_rows: int, p: Pass, at: At, mode: CoreRows
-    ) -> None:
-        self.crossings, self.num_rows = crossings, num_rows
-        self.p, self.at, self.mode = p, at, mode
-        self.names = {id(c): name for name, c in convolutions_of(network).items()}
-        self.l = 0
-        self.first: Tensor | None = None
-        """P X, where the first crossing reads the features themselves and this is known."""
-        self.swapped = False
-        """Nothing but the first crossing reads the features: they may have fewer rows than what follows."""
-        self.rows = num_rows
-        """Rows that the last crossing gave; only these mean anything."""
+    Args:
+        specs: the ``propagate`` calls that the network makes, in their order.
+        num_rows: rows of the batch, core rows first.
+        choose: what the method does at a layer.
+        mode: the mode under which the network runs.
+        PX: P X, where the first convolution aggregates the features themselves and P X is known.
+        px_replaces_x: the network reads P X in the place of X, possibly of fewer rows than the batch.
+        num_computed: rows of the last state; the network's rows after these have no meaning.
+    """
+
+    network: nn.Module
+    specs: tuple[PropagateSpec, ...]
+    num_rows: int
+    p: Pass
+    choose: ChooseState
+    mode: CoreRowsMode
+    PX: Tensor | None = None
+    px_replaces_x: bool = False
+    l: int = field(default=0, init=False)
+    num_computed: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.num_computed = self.num_rows
+        self._names = {id(c): name for name, c in convolutions_of(self.network).items()}
+
+    def run(self, call: Call, x: Tensor) -> Tensor:
+        """The network's output; only its first ``num_computed`` rows have a meaning."""
+        no_edges = torch.empty(2, 0, dtype=torch.int64, device=x.device)
+        forward = self._forward if self.p.grad_from_halo and self.p.num_core is not None else None
+        replaced = replaced_methods(self.network, self.propagate, deferred_edge_updater, True, forward)
+        with replaced, self.mode:
+            return call(self.network, x, no_edges)
+
+    def _forward(self, convolution: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """The convolution's forward; weights before its sum take their gradient from every row."""
+        with self.mode.gradient_from("all"):
+            return own_method(convolution, "forward")(*args, **kwargs)
 
     def propagate(self, convolution: nn.Module, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Tensor:
+        """The result of one ``propagate``: the state that the method chooses for this layer."""
         self.l += 1
-        expected = self.crossings[self.l - 1].name if self.l <= len(self.crossings) else "none"
-        if self.names[id(convolution)] != expected:
+        spec = self._spec(self._names[id(convolution)])
+        self.mode.gradient_from_core()
+        with self.mode.gradient_from("off"):
+            self.check(convolution, spec, kwargs)
+            state = self.choose(self.l, self._layer(convolution, spec, kwargs))
+            return self._result(state, spec)
+
+    def check(self, convolution: nn.Module, spec: PropagateSpec, kwargs: dict[str, Any]) -> None:
+        """Called with the arguments of every ``propagate``; an inspection compares them with what it expects."""
+
+    def _spec(self, name: str) -> PropagateSpec:
+        spec = self.specs[self.l - 1] if self.l <= len(self.specs) else None
+        if spec is None or spec.name != name:
             raise ConfigError(
-                f"expected the convolutions in the order seen before, here {expected} (got "
-                f"{self.names[id(convolution)]}): a network whose path changes from pass to pass cannot be cut"
+                f"expected the convolutions in the order seen before, here {spec.name if spec else 'none'} (got "
+                f"{name}): a network whose path changes from pass to pass cannot be cut into layers"
             )
-        crossing = self.crossings[self.l - 1]
-        self.mode.after_sum()
-        with self.mode.under("off"):
-            self.inputs(convolution, crossing, kwargs)
-            if crossing.linear:
-                t = source(kwargs["x"]).flatten(1) if self.l > 1 or self.first is None else self.first
-                s = self.at(self.l, lambda P: P(t if P.num_inputs == t.shape[0] else t[: P.num_inputs]))
-            else:
-                s = self.at(self.l, lambda P: self._over_edges(convolution, crossing, kwargs, P))
-            self.rows = s.shape[0]
-            if self.swapped and self.l == 1:
-                self.num_rows = self.rows
-                self.mode.resize(self.rows)
-            if self.rows < self.num_rows:
-                # nobody reads the rows that the method did not compute; the network still needs a row for each
-                s = torch.cat([s, s.new_zeros(self.num_rows - self.rows, s.shape[1])])
-            if crossing.heads:
-                s = s[:, : -crossing.heads]
-            s = s.clone() if crossing.written else s
-            return s if len(crossing.shape) == 1 else s.reshape(-1, *crossing.shape)
+        return spec
 
-    def entered(self, convolution: nn.Module) -> Callable[..., Any]:
-        """A convolution's forward, in which weights before the sum are taught by every row."""
-        own = original(convolution, "forward")
+    def _layer(
+        self, convolution: nn.Module, spec: PropagateSpec, kwargs: dict[str, Any]
+    ) -> Callable[[Operator], Tensor]:
+        if not spec.linear:
+            return lambda P: self._over_edges(convolution, spec, kwargs, P)
+        t = self.PX if self.l == 1 and self.PX is not None else source(kwargs["x"]).flatten(1)
+        return lambda P: P(t if P.num_inputs == t.shape[0] else t[: P.num_inputs])
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            with self.mode.under("live"):
-                return own(*args, **kwargs)
+    def _result(self, state: Tensor, spec: PropagateSpec) -> Tensor:
+        """A state as the network expects the result of ``propagate``."""
+        self.num_computed = state.shape[0]
+        if self.px_replaces_x and self.l == 1:
+            self.num_rows = self.num_computed
+            self.mode.resize(self.num_computed)
+        if self.num_computed < self.num_rows:
+            # nothing reads the rows that the method did not compute, but the network needs a row for each
+            state = torch.cat([state, state.new_zeros(self.num_rows - self.num_computed, state.shape[1])])
+        if spec.heads:
+            state = state[:, : -spec.heads]
+        state = state.clone() if spec.written else state
+        return state if len(spec.shape) == 1 else state.reshape(-1, *spec.shape)
 
-        return forward
+    def _over_edges(self, convolution: nn.Module, spec: PropagateSpec, kwargs: dict[str, Any], P: Operator) -> Tensor:
+        """The convolution's own ``propagate`` on the edges of the operator.
 
-    def inputs(self, convolution: nn.Module, crossing: Crossing, kwargs: dict[str, Any]) -> None:
-        """Called with what a crossing reads; for those who check."""
-
-    def edge_updater(self, convolution: nn.Module, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
-        return Deferred(kwargs)
-
-    def _over_edges(self, convolution: nn.Module, crossing: Crossing, kwargs: dict[str, Any], P: Operator) -> Tensor:
-        """The convolution's own ``propagate`` on the operator's edges: those to core rows with its parameters, those
-        to halo rows with frozen ones."""
+        Edges that end in core rows use its parameters, edges that end in halo rows use detached ones.
+        """
         assert isinstance(P, Aggregation)
         A = P.forward
         c = self.p.core_of(A.num_rows)
-        recalled = P.stored_halo if isinstance(P, WithStoredHalo) else None
-        parts = [
-            self._rows(convolution, crossing, kwargs, A, slice(first, last), rule, known)
-            for first, last, rule, known in ((0, c, "live", None), (c, A.num_rows, "frozen", recalled))
-            if last > first
-        ]
+        stored = P.stored_halo if isinstance(P, WithStoredHalo) else None
+        parts = []
+        if c > 0:
+            core = EdgesInto(A, slice(0, c), self.num_rows, convolution, spec)
+            parts.append(core.state(kwargs, None, self.mode.gradient_from("all")))
+        if c < A.num_rows:
+            halo = EdgesInto(A, slice(c, A.num_rows), self.num_rows, convolution, spec)
+            parts.append(halo.state(kwargs, stored, self.mode.gradient_from("none")))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _rows(
-        self,
-        convolution: nn.Module,
-        crossing: Crossing,
-        kwargs: dict[str, Any],
-        A: CSR,
-        rows: slice,
-        rule: Any,
-        recalled: Tensor | None,
+
+class EdgesInto:
+    """The edges of the matrix A that end in some of its rows, for one convolution.
+
+    Args:
+        rows: the rows of A.
+        num_rows: rows of the batch: arguments with so many rows are one per node.
+    """
+
+    def __init__(self, A: CSR, rows: slice, num_rows: int, convolution: nn.Module, spec: PropagateSpec) -> None:
+        self.edges, self.values = edges_into(A, rows)
+        self.rows, self.num_cols, self.num_rows = rows, A.num_cols, num_rows
+        self.convolution, self.spec = convolution, spec
+
+    def state(self, kwargs: dict[str, Any], stored: Tensor | None, gradient: AbstractContextManager[None]) -> Tensor:
+        """s^l of the rows; with attention, ``stored`` states of halo rows complete it. The convolution runs under
+        ``gradient``."""
+        if not self.spec.heads:
+            with gradient:
+                return self._run("propagate", kwargs).flatten(1)
+        softmax = StoredSoftmax(self.spec.heads, stored)
+        with gradient, replaced_softmax(self.convolution, softmax):
+            m = self._run("propagate", kwargs)
+        return softmax.state(m)
+
+    def _run(self, method: Literal["propagate", "edge_updater"], kwargs: dict[str, Any]) -> Any:
+        """The convolution's own method on these edges."""
+        nodes = node_arguments(self.convolution, method)
+        size = (self.num_cols, self.rows.stop - self.rows.start)
+        arguments = {name: self._argument(name, value, name in nodes) for name, value in kwargs.items()}
+        return own_method(self.convolution, method)(self.edges, size=size, **arguments)
+
+    def _argument(self, name: str, value: Any, at_ends: bool) -> Any:
+        """An argument restricted to these edges; ``at_ends``: the convolution reads it at the ends of an edge."""
+        if isinstance(value, EdgeUpdate):
+            return self._run("edge_updater", value.kwargs)
+        if name == self.spec.weight:
+            return self.values if value is None else self.values.view(-1, *value.shape[1:])
+        if at_ends and isinstance(value, Tensor | tuple | list):
+            of_source, of_target = (value, value) if isinstance(value, Tensor) else value
+            return (
+                of_source if of_source is None else of_source[: self.num_cols],
+                of_target if of_target is None else of_target[self.rows],
+            )
+        if isinstance(value, Tensor) and value.dim() and value.shape[0] == self.num_rows:
+            return value[self.rows]
+        return value
+
+
+class StoredSoftmax:
+    """A softmax over neighbours whose normaliser becomes part of the state.
+
+    Halo rows have only some of their neighbours in the batch. Their ``stored`` states [m | log Z] complete both the
+    normaliser and the sum, by the equation of :class:`lmc.models.gat.GATLayer`.
+    """
+
+    log_z: Tensor
+    weight_sum: Tensor
+
+    def __init__(self, heads: int, stored: Tensor | None) -> None:
+        self.heads, self.stored = heads, stored
+
+    def __call__(
+        self, own: Any, e: Tensor, index: Tensor, ptr: Any = None, num_nodes: int | None = None, dim: int = 0
     ) -> Tensor:
-        edges, values = edges_of(A, rows)
-        size = (A.num_cols, rows.stop - rows.start)
+        assert num_nodes is not None
+        self.log_z = log_sum_exp(e, index, num_nodes)
+        if self.stored is not None:
+            self.log_z = torch.maximum(self.stored[:, -self.heads :], self.log_z.detach())
+        w = (e - self.log_z.index_select(0, index)).exp()
+        if self.stored is not None:
+            self.weight_sum = torch.zeros_like(self.log_z).index_add(0, index, w)
+        return w
 
-        def cut(name: str, value: Any, nodes: set[str]) -> Any:
-            if isinstance(value, Deferred):
-                ends = node_arguments(convolution, updating=True)
-                given = {k: cut(k, v, ends) for k, v in value.kwargs.items()}
-                return original(convolution, "edge_updater")(edges, size=size, **given)
-            if name == crossing.weight:
-                return values if value is None else values.view(-1, *value.shape[1:])
-            if name in nodes and isinstance(value, Tensor):
-                value = (value, value)
-            if name in nodes and isinstance(value, tuple | list):
-                a, b = value
-                return (a if a is None else a[: A.num_cols], b if b is None else b[rows])
-            if isinstance(value, Tensor) and value.dim() and value.shape[0] == self.num_rows:
-                return value[rows]
-            return value
-
-        with self.mode.under(rule), normaliser(convolution, recalled, crossing.heads) as seen:
-            nodes = node_arguments(convolution)
-            given = {k: cut(k, v, nodes) for k, v in kwargs.items()}
-            out = original(convolution, "propagate")(edges, size=size, **given)
-        if not crossing.heads:
-            return out.flatten(1)
-        if recalled is not None:
-            stored = recalled[:, : -crossing.heads].view_as(out)
-            out = out + (1 - seen["sum"]).unsqueeze(2) * stored
-        return torch.cat([out.flatten(1), seen["log"]], 1)
+    def state(self, m: Tensor) -> Tensor:
+        """[m | log Z], completed by the stored states."""
+        if self.stored is not None:
+            m = m + (1 - self.weight_sum).unsqueeze(2) * self.stored[:, : -self.heads].view_as(m)
+        return torch.cat([m.flatten(1), self.log_z], 1)
 
 
 def source(x: Any) -> Tensor:
-    """The rows that send, of an argument that may be a pair."""
+    """The rows at the sources of edges, of an argument that may be a pair (source, target)."""
     return x[0] if isinstance(x, tuple | list) else x
 
 
-def edges_of(A: CSR, rows: slice) -> tuple[Tensor, Tensor]:
-    """The non-zero entries of some rows as [source, target - rows.start], and their values; made once."""
+def edges_into(A: CSR, rows: slice) -> tuple[Tensor, Tensor]:
+    """The non-zero entries of some rows as [source, target - rows.start], and their values; cached in A."""
     key = f"edges {rows.start} {rows.stop}"
     if key not in A._cache:
         first, last = int(A.indptr[rows.start]), int(A.indptr[rows.stop])
         row, col, values = A.row_index()[first:last], A.indices[first:last].long(), A.data[first:last]
-        there = values != 0
-        A._cache[key] = (torch.stack([col[there], row[there] - rows.start]), values[there])
+        nonzero = values != 0
+        A._cache[key] = (torch.stack([col[nonzero], row[nonzero] - rows.start]), values[nonzero])
     found = A._cache[key]
     assert isinstance(found, tuple)
     return found
-
-
-@contextmanager
-def normaliser(convolution: nn.Module, recalled: Tensor | None, heads: int) -> Iterator[dict[str, Tensor]]:
-    """See the normaliser of the convolution's softmax over neighbours, and, with ``recalled`` states, complete it from
-    them (the equation of :class:`lmc.models.gat.GATLayer`)."""
-    home = vars(sys.modules[type(convolution).__module__])
-    seen: dict[str, Tensor] = {}
-    if not heads:
-        yield seen
-        return
-    theirs = home["softmax"]
-
-    def softmax(e: Tensor, index: Tensor, ptr: Any = None, num_nodes: int | None = None, dim: int = 0) -> Tensor:
-        assert num_nodes is not None
-        log_z = log_sum_exp(e, index, num_nodes)
-        if recalled is not None:
-            log_z = torch.maximum(recalled[:, -heads:], log_z.detach())
-        w = (e - log_z.index_select(0, index)).exp()
-        seen["log"] = log_z
-        if recalled is not None:
-            seen["sum"] = torch.zeros_like(log_z).index_add(0, index, w)
-        return w
-
-    home["softmax"] = softmax
-    try:
-        yield seen
-    finally:
-        home["softmax"] = theirs
