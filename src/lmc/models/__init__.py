@@ -13,12 +13,18 @@ from lmc.models.rows import BatchNorm, Bias, LayerNorm, Linear, Operator, Pass
 from lmc.models.sage import SAGE
 from lmc.models.sign import SIGN
 
+MODELS: dict[str, type[Model]] = {
+    cls.__name__.lower(): cls for cls in (GCN, GCNII, SAGE, GIN, GAT, APPNP, PNA, SIGN, RecGCN)
+}
+"""Every model by its name on the command line."""
+
 __all__ = [
     "APPNP",
     "GAT",
     "GCN",
     "GCNII",
     "GIN",
+    "MODELS",
     "PNA",
     "SAGE",
     "SIGN",
