@@ -117,7 +117,7 @@ class Behind:
     name: str = "host"
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> HostTable:
-        return HostTable(num_rows, width, dtype, device, behind=True)
+        return HostTable(num_rows, width, dtype, device, staged=True)
 
 
 BEHIND = Placement(history=Behind())

@@ -28,7 +28,7 @@ class Behind:
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
         cls = HostTable if self.name == "host" else DiskTable
-        return cls(num_rows, width, dtype, device, behind=True)
+        return cls(num_rows, width, dtype, device, staged=True)
 
 
 TIERS: list[str | Store] = ["host", "disk", "auto", Behind("host"), Behind("disk")]

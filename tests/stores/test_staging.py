@@ -1,6 +1,6 @@
 """Rows that are read ahead and written back behind: in whatever order things happen, a pull sees every push before it.
 
-On a CPU nothing needs staging; ``behind=True`` makes the tables do it all the same, so that the order of events is
+On a CPU nothing needs staging; ``staged=True`` makes the tables do it all the same, so that the order of events is
 tested without a GPU: lanes there work as early, or as late, as they are allowed to.
 """
 
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from helpers import chance
 from lmc.errors import ConfigError
+from lmc.kernels.packed import Packed
 from lmc.kernels.pinned import pin
+from lmc.kernels.row_transfers import RowCache, append, gather, overlay, scatter
 from lmc.stores import Auto, Device, Disk, DiskTable, HostTable, Pinned, Rows, StagedTable, overwrite
 from lmc.stores import auto as auto_module
-from lmc.stores.bundle import Carried, carried
+from lmc.stores.bundle import BundleMember, members
 from lmc.stores.disk import RESIDENT, _mapped
-from lmc.stores.packed import Planes
-from lmc.stores.row_cache import Shelf, gather, overlay, put, scatter
 
 N, WIDTH = 12, 3
 CPU = torch.device("cpu")
@@ -37,14 +37,14 @@ def make(kind: str, width: int | Sequence[int]) -> StagedTable:
     kind, _, where = kind.partition("-")
     on = torch.device(where or "cpu")
     if kind == "host":
-        return HostTable(N, width, torch.float64, on, behind=True)
-    return DiskTable(N, width, torch.float64, on, behind=True, resident=1 if kind == "hands" else None)
+        return HostTable(N, width, torch.float64, on, staged=True)
+    return DiskTable(N, width, torch.float64, on, staged=True, resident=1 if kind == "hands" else None)
 
 
 @pytest.fixture(params=KINDS)
 def table(request: pytest.FixtureRequest) -> StagedTable:
     made = make(request.param, WIDTH)
-    made.push(slice(0, N), start().to(made._device))
+    made.push(slice(0, N), start().to(made.host.device))
     return made
 
 
@@ -53,7 +53,7 @@ def start() -> Tensor:
 
 
 def some(table: StagedTable, num: int, seed: int) -> Tensor:
-    return torch.randn(num, WIDTH, generator=chance(seed), dtype=torch.float64).to(table._device)
+    return torch.randn(num, WIDTH, generator=chance(seed), dtype=torch.float64).to(table.host.device)
 
 
 def pulled(table: StagedTable, rows: Rows) -> Tensor:
@@ -142,9 +142,9 @@ LATE = [(False, False), (False, True), (True, False), (True, True)]
 def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tuple[bool, bool], seed: int) -> None:
     """Steps that read, push and add as methods do, sent for ahead or not, with evaluations between them."""
     g = chance(seed)
-    table._reading.late, table._writing.late = late
+    table._fetcher.stream.lazy, table._writes.stream.lazy = late
     want = start()
-    on = table._device
+    on = table.host.device
 
     def some_rows() -> tuple[slice, Tensor]:
         """A core, and a halo beside it, as a method asks for them; the same object for the same batch."""
@@ -158,7 +158,7 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tupl
     table.prefetch(following[0], following[2])
     for step in range(25):
         core, halo, there = following
-        table.arrive(fixed=bool(step % 2))
+        table.begin(fixed=bool(step % 2))
         assert torch.equal(pulled(table, there), want[halo])
         assert torch.equal(pulled(table, core), want[core])
         new, more = some(table, core.stop - core.start, seed=step), some(table, halo.numel(), seed=step + 100)
@@ -181,7 +181,7 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, late: tupl
         again = torch.rand((), generator=g) < 0.1
         if again:  # a step that wants to see its own push
             assert torch.equal(pulled(table, core), want[core])
-        table.leave()
+        table.end()
         following = batches[int(torch.randint(4, (), generator=g))]
         if torch.rand((), generator=g) < 0.15:
             assert torch.equal(table.data(), want)
@@ -199,8 +199,8 @@ WIDTHS = (3, 5, 3)
 @pytest.mark.parametrize("seed", range(12))
 def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> None:
     """Whether a step pushes into all of them, at the same rows and in place or not, or into some."""
-    g, carrier = chance(seed), make(kind, WIDTHS)
-    on, tables = carrier._device, carried(carrier)
+    g, bundle = chance(seed), make(kind, WIDTHS)
+    on, tables = bundle.host.device, members(bundle)
     want = [torch.randn(N, width, generator=g, dtype=torch.float64) for width in WIDTHS]
     for table, mine in zip(tables, want, strict=True):
         overwrite(table, mine)
@@ -213,11 +213,11 @@ def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> 
     for step in range(30):
         k = int(torch.randint(3, (), generator=g))
         core, halo = (slice(5, 8), halos[k])
-        carrier.prefetch(core, there[k])
-        carrier.arrive(fixed=chosen(0.5))
+        bundle.prefetch(core, there[k])
+        bundle.begin(fixed=chosen(0.5))
         in_place, partial, at_halo = [0.0, 0.5, 1.0][step % 3], chosen(0.3), chosen(0.5)
         for table, mine in zip(tables, want, strict=True):
-            assert isinstance(table, Carried)
+            assert isinstance(table, BundleMember)
             assert torch.equal(table.pull(there[k]).cpu(), mine[halo])
             if partial and chosen(0.5):
                 continue
@@ -234,7 +234,7 @@ def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> 
             if at_halo:
                 table.add(there[k], torch.ones_like(mine[halo]).to(on))
                 mine[halo] += 1
-        carrier.leave()
+        bundle.end()
         if chosen(0.2):
             assert torch.equal(tables[1].data(), want[1])
     for table, mine in zip(tables, want, strict=True):
@@ -242,42 +242,42 @@ def test_tables_that_travel_together_are_matrices_each(kind: str, seed: int) -> 
 
 
 def test_steps_that_push_into_all_planes_alike_can_be_recorded() -> None:
-    carrier = HostTable(N, WIDTHS, torch.float64, CPU, behind=True)
-    tables = carried(carrier)
+    bundle = HostTable(N, WIDTHS, torch.float64, CPU, staged=True)
+    tables = members(bundle)
     for some_of_them in (tables, tables[:2]):
-        assert not carrier.strays
-        carrier.prefetch(HALO)
-        carrier.arrive(fixed=True)
+        assert bundle.recordable
+        bundle.prefetch(HALO)
+        bundle.begin(fixed=True)
         for table in some_of_them:
             table.push(CORE, torch.ones(4, table.pull(HALO).shape[1]))
-        carrier.leave()
-    assert carrier.strays
+        bundle.end()
+    assert not bundle.recordable
 
 
 def test_a_step_finds_its_rows_at_one_of_two_places(table: StagedTable) -> None:
     others, places = torch.tensor([0, 2]), []
     for rows in (HALO, others, HALO, others, others, HALO):
         table.prefetch(rows)
-        table.arrive(fixed=True)
-        assert table.pull(rows).data_ptr() == table._load.view.flat.data_ptr()
-        places.append(table.place)
-        table.leave()
+        table.begin(fixed=True)
+        assert table.pull(rows).data_ptr() == table._fetcher.current.cache.values.flat.data_ptr()
+        places.append(table.address)
+        table.end()
     assert len(set(places)) == 2
     assert places[::2] == places[:1] * 3
-    assert table.held[0] > 0
+    assert table.device_bytes[0] > 0
 
 
 def test_places_stay_the_same_when_somebody_looks_at_the_table(table: StagedTable) -> None:
     places = set()
     for step in range(8):
         table.prefetch(HALO)
-        table.arrive(fixed=True)
+        table.begin(fixed=True)
         found = table.delivered(HALO)
         assert found is not None
         found += 1
         table.push(HALO, found)
-        places.add(table.place)
-        table.leave()
+        places.add(table.address)
+        table.end()
         if step % 2:
             table.data()
     assert len(places) == 2
@@ -287,54 +287,54 @@ def test_places_stay_the_same_when_somebody_looks_at_the_table(table: StagedTabl
 @pytest.mark.gpu
 def test_a_file_that_fits_is_read_by_the_gpu_itself_where_the_system_lets_it() -> None:
     made, by_hand = make("disk-cuda", WIDTH), make("hands-cuda", WIDTH)
-    if not pin(torch.frombuffer(_mapped(4096, None), dtype=torch.int8), made._device, made, read_only=True):
+    if not pin(torch.frombuffer(_mapped(4096, None), dtype=torch.int8), made.host.device, made, read_only=True):
         pytest.skip("this system does not lock the pages of a file")
-    assert made._reads
-    assert not made._writes
-    assert not by_hand._reads
+    assert made.host.kernels_read
+    assert not made.host.kernels_write
+    assert not by_hand.host.kernels_read
 
 
 @pytest.mark.parametrize("kind", [HostTable, DiskTable])
 def test_rows_that_are_on_the_device_do_not_travel(kind: type[HostTable] | type[DiskTable]) -> None:
     """Those of the step before, and of what the last two steps pushed, are not read from the host table."""
-    made = kind(N, WIDTH, torch.float64, CPU, behind=True)
+    made = kind(N, WIDTH, torch.float64, CPU, staged=True)
     made.push(slice(0, N), start())
     made.prefetch(HALO)
-    made.arrive(fixed=False)
+    made.begin(fixed=False)
     made.push(slice(6, 8), some(made, 2, seed=1))
-    made.leave()
+    made.end()
     made.prefetch(HALO)
-    made.arrive(fixed=False)
+    made.begin(fixed=False)
     made.push(slice(10, 12), some(made, 2, seed=2))
-    made.leave()
+    made.end()
     want = start()
     want[6:8], want[10:12] = some(made, 2, seed=1), some(made, 2, seed=2)
-    made._rows[0][[1, 4, 5, 6, 7, 9, 10, 11]] = torch.nan  # 0 is all that has to be read
+    made.host.packed[0][[1, 4, 5, 6, 7, 9, 10, 11]] = torch.nan  # 0 is all that has to be read
     rows = torch.tensor([0, 1, 5, 6, 7, 9, 10, 11])
     made.prefetch(rows)
-    made.arrive(fixed=False)
+    made.begin(fixed=False)
     assert torch.equal(made.pull(rows), want[rows])
 
 
 def test_what_is_pushed_again_by_the_next_step_is_not_sent() -> None:
-    made = HostTable(N, WIDTH, torch.float64, CPU, behind=True)
-    made._writing.late = False
+    made = HostTable(N, WIDTH, torch.float64, CPU, staged=True)
+    made._writes.stream.lazy = False
     first, second = torch.tensor([1, 4, 5, 9]), torch.tensor([4, 9, 10])
     for k, rows in enumerate((first, second, torch.tensor([0]))):
         made.prefetch(rows)
-        made.arrive(fixed=False)
+        made.begin(fixed=False)
         made.add(rows, torch.full((rows.numel(), WIDTH), k + 1.0, dtype=torch.float64))
-        made.leave()
+        made.end()
         if k == 1:
-            assert made._rows[0][:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+            assert made.host.packed[0][:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
     assert made.data()[:, 0].tolist() == [3, 1, 0, 0, 3, 1, 0, 0, 0, 3, 2, 0]
 
 
 def test_a_shelf_knows_its_rows_whatever_was_there_before() -> None:
     place = torch.full((N,), 7, dtype=torch.int32)
-    shelf = Shelf(torch.arange(8), filled(8, 0.0), place)
-    put(shelf, torch.tensor([3, 9]), filled(2, 1.0))
-    put(shelf, slice(9, 11), filled(2, 2.0))
+    shelf = RowCache(torch.arange(8), filled(8, 0.0), place)
+    append(shelf, torch.tensor([3, 9]), filled(2, 1.0))
+    append(shelf, slice(9, 11), filled(2, 2.0))
     out = filled(4, 0.0)
     overlay(out, torch.tensor([3, 7, 9, 10]), shelf)
     for plane in out:
@@ -347,8 +347,8 @@ def filled(
     widths: Sequence[int] = (WIDTH, 2),
     dtype: torch.dtype = torch.float32,
     on: torch.device = CPU,
-) -> Planes:
-    return Planes.over(torch.full((num * sum(widths),), value, dtype=dtype, device=on), widths)
+) -> Packed:
+    return Packed.over(torch.full((num * sum(widths),), value, dtype=dtype, device=on), widths)
 
 
 @pytest.mark.gpu
@@ -357,21 +357,21 @@ def filled(
 def test_the_kernels_are_the_reference(widths: tuple[int, ...], dtype: torch.dtype) -> None:
     n, cuda = 1000, torch.device("cuda")
     made = HostTable(n, widths, dtype, cuda)
-    assert made._writes, "page-locking failed"
-    values = Planes.over(torch.randn(n * sum(widths), generator=chance(1)).to(dtype), widths)
+    assert made.host.kernels_write, "page-locking failed"
+    values = Packed.over(torch.randn(n * sum(widths), generator=chance(1)).to(dtype), widths)
     for k, plane in enumerate(values):
         made.push(slice(0, n), plane, k)
     rows = torch.randperm(n, generator=chance(2))[:500]
     out = [filled(510, 0.0, widths, dtype, on).rows(7, 500) for on in (CPU, cuda)]
-    for on, into, host in ((CPU, out[0], values), (cuda, out[1], made._rows)):
+    for on, into, host in ((CPU, out[0], values), (cuda, out[1], made.host.packed)):
         shelves = []
         for first in (0, 200):
             place = torch.zeros(n, dtype=torch.int32, device=on)
             empty = filled(300, 0.0, widths, dtype, on)
-            shelf = Shelf(torch.zeros(300, dtype=torch.int64, device=on), empty, place)
-            put(shelf, slice(first, first + 100), filled(120, float(first), widths, dtype, on).rows(10, 100))
+            shelf = RowCache(torch.zeros(300, dtype=torch.int64, device=on), empty, place)
+            append(shelf, slice(first, first + 100), filled(120, float(first), widths, dtype, on).rows(10, 100))
             more = torch.arange(600 + first, 700 + first, 3, device=on)
-            put(shelf, more, filled(more.numel(), first + 1.0, widths, dtype, on))
+            append(shelf, more, filled(more.numel(), first + 1.0, widths, dtype, on))
             shelves.append(shelf)
         place = torch.zeros(n, dtype=torch.int32, device=on)
         gather(host, rows.to(on), into, (shelves[0], shelves[1]), place)
@@ -379,7 +379,7 @@ def test_the_kernels_are_the_reference(widths: tuple[int, ...], dtype: torch.dty
         overlay(into.rows(0, 100), rows[100:200].to(on), shelves[0])
     for mine, want in zip(out[1], out[0], strict=True):
         assert torch.equal(mine.cpu(), want)
-    scatter(out[1], rows.to(cuda), made._rows)
+    scatter(out[1], rows.to(cuda), made.host.packed)
     wanted = [made.data(k).clone() for k in range(len(widths))]
     for mine, want in zip(wanted, out[0], strict=True):
         assert torch.equal(mine[rows], want)
@@ -387,7 +387,7 @@ def test_the_kernels_are_the_reference(widths: tuple[int, ...], dtype: torch.dty
     for want, plane in zip(wanted, out[1], strict=True):
         plane += 2
         want[rows[left]] = plane.cpu()[left]
-    scatter(out[1], rows.to(cuda), made._rows, but=shelves[1])
+    scatter(out[1], rows.to(cuda), made.host.packed, excluded=shelves[1])
     for k, want in enumerate(wanted):
         assert torch.equal(made.data(k), want)
 
@@ -491,3 +491,34 @@ def test_large_files_share_what_may_stay_mapped() -> None:
     assert sum(_resident(made) for made in tables) < 1.5 * RESIDENT
     for k, made in enumerate(tables):
         assert made.pull(slice(0, n)).eq(k).all()
+
+
+def test_a_pull_after_the_end_of_a_step_sees_what_the_step_pushed(table: StagedTable) -> None:
+    want, new = start(), some(table, 4, seed=1)
+    table.prefetch(HALO)
+    table.begin(fixed=False)
+    table.push(CORE, new)
+    table.end()
+    want[CORE] = new.cpu()
+    assert not table.in_flight
+    assert torch.equal(pulled(table, HALO), want[HALO])
+
+
+@pytest.mark.parametrize("pulls", [False, True])
+def test_a_prefetch_within_a_step_sees_what_the_step_pushes_later(table: StagedTable, pulls: bool) -> None:
+    want = start()
+    for step, rows in enumerate((slice(0, 3), slice(3, 6), CORE)):
+        new = some(table, rows.stop - rows.start, seed=step)
+        table.prefetch(slice(9, 11))
+        table.begin(fixed=False)
+        if rows is CORE:
+            table.prefetch(HALO)
+            if pulls:
+                assert torch.equal(pulled(table, HALO), want[HALO])
+        table.push(rows, new)
+        table.end()
+        want[rows] = new.cpu()
+    table.begin(fixed=False)
+    assert torch.equal(pulled(table, HALO), want[HALO])
+    table.end()
+    assert torch.equal(table.data(), want)

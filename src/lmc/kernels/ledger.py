@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph import Batch
-from lmc.stores import Carried, DeviceTable, StagedTable, Table
+from lmc.stores import BundleMember, DeviceTable, StagedTable, Table
 
 try:
     import triton
@@ -138,7 +138,7 @@ def available(*tables: Table) -> bool:
 def delivered(batch: Batch, *tables: Table) -> tuple[Tensor, Tensor, Tensor] | None:
     """The rows and sums of ext that travelled here for this step, and their numbers among these, where the kernels can
     work on them."""
-    travel = [t for t in tables if isinstance(t, StagedTable | Carried)]
+    travel = [t for t in tables if isinstance(t, StagedTable | BundleMember)]
     if triton is None or not batch.core.is_cuda or len(travel) < len(tables):
         return None
     found = [t.delivered(batch.rows, batch.halo) for t in travel]

@@ -1,8 +1,56 @@
-"""State that outlives a step: tables of rows on the device, in host memory or on disk."""
+"""Rows that outlive a step: tables on the training device, in host memory or on disk.
 
+A method and the engine use a :class:`Table` (pull, push, add, data). Around every step the engine also talks to
+:class:`Staging`, which moves rows of tables outside of the training device ahead of the step and behind it:
+
+    host             launches step k     | starts fetch k + 1 | launches step k + 1
+    training stream  ... step k runs, on the rows of fetch k ... | delivery of fetch k + 1 | step k + 1 ...
+    other streams    ... rows of fetch k + 1 are read, the pending write of step k - 1 is written back ...
+
+**The life of a row** of such a table. Step k has ended, which means that it is launched, and step k + 1 comes next:
+
+    state           where the newest value is              entered when                      complete at this event
+    -------------   ------------------------------------   -------------------------------   ----------------------
+    on the host     host table                             the write of step k - 2 is done   WriteBack.written
+    fetched         cache of fetch k + 1                   prefetch for step k + 1           Fetch.fetched
+    delivered       cache of fetch k + 1, with the         begin of step k + 1, or an        Fetch.delivered
+                    pending write of step k laid over it   earlier pull
+    pushed          log of step k + 1                      push or add in step k + 1         training stream
+    newest write    cache of the pending write of step k   end of step k                     PendingWrite.packed
+    older write     cache of the pending write of k - 1    end of step k; it is sent now     PendingWrite.packed
+    on the host     host table, once more                  end of step k + 1                 PendingWrite.written
+
+**From where fetch k + 1 reads a row.** The first of these that has it:
+
+1. the newest pending write, of step k. Step k may still run, so its rows are laid over the fetched ones on delivery;
+2. the older pending write, of step k - 1;
+3. the cache of fetch k, which was delivered to step k and holds every write up to step k - 1. What step k changed in it
+   in place it also pushed, so rule 1 covers it. A fetch that was not delivered is no source;
+4. the host table, which holds every write up to step k - 2.
+
+So no row is read before it is written, a row that is on the device is not read from the host, and reading and writing
+do not wait for each other.
+
+**What waits for what.**
+
+- Fetch k + 1 starts after ``WriteBack.written`` (rule 4), after ``Fetch.delivered`` of fetch k (rules 2 and 3, and step
+  k - 1 no longer reads the cache that fetch k + 1 fills), and after its row numbers are computed.
+- If step k pushes every row of fetch k, the write of step k - 1 leaves these rows out: it looks them up in the cache of
+  fetch k, and the fetch that fills this cache next waits for ``PendingWrite.written``.
+- The cache of the write of step k - 1 is used again for step k + 1, after its ``PendingWrite.written``.
+- A read or a write that a fetch or a log does not cover settles the table first: everything pending is written to the
+  host table and the fetch is dropped. A step that had to settle cannot be recorded as a CUDA graph.
+- A fetch serves pulls until a step that pushed rows has ended; then it is only a source (rule 3).
+
+The kernels read and write page-locked host memory themselves (:mod:`lmc.kernels.row_transfers`). Pages of a file can be
+locked for reading at most; where the kernels cannot reach, two threads copy rows (:mod:`lmc.stores.host_io`). Where the
+training device is a CPU there is nothing to overlap and every call takes effect at once.
+"""
+
+from lmc.kernels.packed import Rows
 from lmc.stores.auto import Auto
-from lmc.stores.base import Rows, Store, Table, overwrite
-from lmc.stores.bundle import Carried, tables_of
+from lmc.stores.base import Store, Table, overwrite
+from lmc.stores.bundle import BundleMember, tables_of
 from lmc.stores.device import Device, DeviceTable
 from lmc.stores.disk import Disk, DiskTable
 from lmc.stores.host import HostTable, Pinned
@@ -16,7 +64,7 @@ __all__ = [
     "PRECISIONS",
     "TIERS",
     "Auto",
-    "Carried",
+    "BundleMember",
     "Device",
     "DeviceTable",
     "Disk",

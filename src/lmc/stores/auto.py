@@ -1,4 +1,4 @@
-"""The fastest tier that has room, table by table."""
+"""The fastest tier that has room, chosen table by table."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lmc.stores.host import Pinned
 from lmc.stores.memory import free_memory
 
 SHARE = 0.6
-"""Of the memory that is free, what tables may take; the rest is for the steps."""
+"""The share of the free memory that tables may take; the rest is for the steps."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Every table on the fastest tier with room for it: the device, host memory, disk. ``run.tiers`` tells.
+    """Each table on the fastest tier with room for it: device, host memory or disk. ``run.tiers`` shows the choice.
 
     Args:
-        path: as for :class:`Disk`.
+        path: the folder of tables on disk, as for :class:`Disk`.
     """
 
     path: str | Path | None = None
@@ -34,21 +34,18 @@ class Auto:
         return self.choose(num_rows * width * dtype.itemsize, device).table(num_rows, width, dtype, device)
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        """Those that come one after the other on a tier off the device travel together."""
+        """Tables of zeros; consecutive ones that fit on the same tier outside of the device form a bundle."""
         found: list[Table] = []
         while left := widths[len(found) :]:
-
-            def tier(num: int, left: Sequence[int] = left) -> Store:
-                return self.choose(num_rows * sum(left[:num]) * dtype.itemsize, device)
-
-            first = tier(1)
-            fitting = [num for num in range(1, len(left) + 1) if tier(num).name == first.name]
-            num = 1 if first.name == "device" else max(fitting)
-            found += tables_of(first, num_rows, left[:num], dtype, device)
+            sizes = [num_rows * sum(left[: k + 1]) * dtype.itemsize for k in range(len(left))]
+            tiers = [self.choose(size, device) for size in sizes]
+            fitting = [k + 1 for k, tier in enumerate(tiers) if tier.name == tiers[0].name]
+            num = 1 if tiers[0].name == "device" else max(fitting)
+            found += tables_of(tiers[0], num_rows, left[:num], dtype, device)
         return found
 
     def choose(self, size: int, device: torch.device) -> Store:
-        """The tier for a table of ``size`` bytes, by what is free now."""
+        """The tier for a table of ``size`` bytes, by the memory that is free now."""
         if size <= SHARE * free_memory(device):
             return Device()
         host = torch.device("cpu")

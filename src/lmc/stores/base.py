@@ -1,7 +1,7 @@
-"""Where values that outlive a step are kept: one row a node, pulled, pushed and prefetched by row.
+"""The protocols of a table and of a store.
 
-A store is a recipe (frozen, part of a method's settings); ``store.table(...)`` makes a table. A further tier has to
-offer the same five verbs, and no method changes.
+A table keeps one row per node and outlives a step. A store describes a tier of memory; it is frozen, a part of a
+method's settings, and ``store.table(...)`` makes a table. A new tier implements these two protocols; no method changes.
 """
 
 from __future__ import annotations
@@ -11,44 +11,43 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Rows = Tensor | slice
-"""Row numbers, or a contiguous run of rows (then a push or a pull is one copy)."""
+from lmc.kernels.packed import Rows
 
 CHUNK = 2**24
-"""Numbers in a chunk of a table that is copied piece by piece."""
+"""Numbers that are copied at a time when a whole table is overwritten."""
 
 
 class Table(Protocol):
-    """An [n, d] matrix on some tier of memory that speaks to the training device."""
+    """An [n, d] matrix on some tier of memory, whose rows are read and written on the training device."""
 
     @property
     def tier(self) -> str:
-        """The name of the tier it lies on."""
+        """The name of the tier."""
 
     @property
-    def stages(self) -> bool:
+    def staged(self) -> bool:
         """Whether :meth:`prefetch` does anything."""
 
     def pull(self, rows: Rows) -> Tensor:
-        """The rows, on the training device, to be read. A contiguous run may be a view: use it before the next
+        """The rows on the training device, for reading. A contiguous range may be a view: use it before the next
         push."""
 
     def push(self, rows: Rows, values: Tensor) -> None:
         """Overwrite the rows."""
 
     def add(self, rows: Rows, values: Tensor) -> None:
-        """Add to the rows; each is named at most once."""
+        """Add to the rows, which must be distinct."""
 
     def prefetch(self, *rows: Rows) -> None:
-        """Say that these rows, these very objects and no others, are pulled next. What is pushed in between is seen by
-        the pull. A step that is bracketed (:class:`lmc.stores.StagedTable`) names no row twice."""
+        """Announce that these row objects, and no others, are pulled next. The pull sees what is pushed in between. The
+        rows of a step that :class:`lmc.stores.Staging` encloses must be distinct."""
 
     def data(self) -> Tensor:
-        """The whole table, wherever it lives (for checkpoints and diagnostics)."""
+        """The whole table on its tier, for checkpoints and diagnostics."""
 
 
 class Store(Protocol):
-    """The recipe of a tier."""
+    """A tier of memory."""
 
     @property
     def name(self) -> str: ...
@@ -58,15 +57,24 @@ class Store(Protocol):
 
 
 class Matrix(Protocol):
-    """Anything whose rows can be read a run at a time."""
+    """Anything whose rows can be read a range at a time."""
 
     def __getitem__(self, rows: slice) -> Tensor: ...
 
 
 def overwrite(table: Table, source: Matrix | None = None) -> None:
-    """Make a table ``source``, zeros by default, in place and piece by piece."""
+    """Overwrite a table with ``source``, by default with zeros, in place and a chunk at a time."""
     mine = table.data()
     step = max(1, CHUNK // mine.shape[1])
     for start in range(0, mine.shape[0], step):
         rows = slice(start, min(mine.shape[0], start + step))
         table.push(rows, mine.new_zeros(()).expand_as(mine[rows]) if source is None else source[rows])
+
+
+def write_rows(matrix: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
+    """matrix[rows] = values, or += values."""
+    values = values.to(matrix.dtype)
+    if isinstance(rows, slice):
+        matrix[rows].add_(values) if adds else matrix[rows].copy_(values)
+    else:
+        matrix.index_add_(0, rows, values) if adds else matrix.index_copy_(0, rows, values)

@@ -1,4 +1,4 @@
-"""Tables whose rows travel together: a step reads and writes them at the same rows, so one order serves them all."""
+"""Bundles: tables that steps read and write at the same rows, so that one transfer serves all of them."""
 
 from __future__ import annotations
 
@@ -8,46 +8,40 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lmc.stores.base import Rows, Store, Table
+from lmc.kernels.packed import Rows
+from lmc.stores.base import Store, Table
 from lmc.stores.staged import StagedTable
 
 
-class Carried:
-    """One of the tables that a :class:`StagedTable` carries. Asking for rows ahead asks for those of all."""
+class BundleMember:
+    """One table of a bundle. A prefetch fetches the rows of all members."""
 
-    def __init__(self, carrier: StagedTable, index: int) -> None:
-        self.carrier, self._index = carrier, index
-
-    @property
-    def tier(self) -> str:
-        return self.carrier.tier
-
-    @property
-    def stages(self) -> bool:
-        return self.carrier.stages
+    def __init__(self, bundle: StagedTable, index: int) -> None:
+        self.bundle, self._index = bundle, index
+        self.tier, self.staged = bundle.tier, bundle.staged
 
     def pull(self, rows: Rows) -> Tensor:
-        return self.carrier.pull(rows, self._index)
+        return self.bundle.pull(rows, self._index)
 
     def push(self, rows: Rows, values: Tensor) -> None:
-        self.carrier.push(rows, values, self._index)
+        self.bundle.push(rows, values, self._index)
 
     def add(self, rows: Rows, values: Tensor) -> None:
-        self.carrier.add(rows, values, self._index)
+        self.bundle.add(rows, values, self._index)
 
     def prefetch(self, *rows: Rows) -> None:
-        self.carrier.prefetch(*rows)
+        self.bundle.prefetch(*rows)
 
     def data(self) -> Tensor:
-        return self.carrier.data(self._index)
+        return self.bundle.data(self._index)
 
     def delivered(self, *rows: Rows) -> Tensor | None:
-        return self.carrier.delivered(*rows, plane=self._index)
+        return self.bundle.delivered(*rows, member=self._index)
 
 
 @runtime_checkable
-class Carries(Protocol):
-    """A store that can make tables which travel together."""
+class BundlingStore(Protocol):
+    """A store that can make bundles."""
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]: ...
 
@@ -55,18 +49,18 @@ class Carries(Protocol):
 def tables_of(
     store: Store, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[Table]:
-    """Tables of zeros that are read and written at the same rows."""
-    if len(widths) > 1 and isinstance(store, Carries):
+    """Tables of zeros that steps read and write at the same rows; a bundle where the store makes bundles."""
+    if len(widths) > 1 and isinstance(store, BundlingStore):
         return store.tables(num_rows, widths, dtype, device)
     return [store.table(num_rows, width, dtype, device) for width in widths]
 
 
-def carried(carrier: StagedTable) -> list[Table]:
-    """The tables that it carries."""
-    return [Carried(carrier, k) for k in range(carrier.num_planes)]
+def members(bundle: StagedTable) -> list[Table]:
+    """The tables of a bundle."""
+    return [BundleMember(bundle, k) for k in range(len(bundle.host.packed))]
 
 
-def carriers(tables: Iterable[Table | None]) -> list[StagedTable]:
-    """What the rows of these tables travel with, each once."""
-    found = (table.carrier if isinstance(table, Carried) else table for table in tables)
+def staged_tables(tables: Iterable[Table | None]) -> list[StagedTable]:
+    """The staged tables among ``tables``; a bundle counts once, whichever of its members are given."""
+    found = (table.bundle if isinstance(table, BundleMember) else table for table in tables)
     return list(dict.fromkeys(table for table in found if isinstance(table, StagedTable)))

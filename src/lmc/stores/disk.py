@@ -1,4 +1,4 @@
-"""A file on disk, mapped into memory: for tables that fit nowhere else."""
+"""Tables in files, mapped into memory: for tables that fit nowhere else."""
 
 from __future__ import annotations
 
@@ -10,32 +10,91 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.stores.base import Rows, Table
-from lmc.stores.bundle import carried
+from lmc.kernels.packed import Packed, Rows, num_rows
+from lmc.stores.base import Table
+from lmc.stores.bundle import members
+from lmc.stores.host_rows import HostRows
 from lmc.stores.memory import free_memory
-from lmc.stores.packed import Planes, count
 from lmc.stores.staged import StagedTable
 
 RESIDENT = 2**26
 SHARE = 1 / 128
-"""Bytes of files that may stay mapped, at least, and as a share of the memory that is free. Files that are no larger
-together stay mapped as a whole; of all others together so much does. Beyond, pages are handed back to the system, which
-keeps them cached as long as nobody else wants the memory."""
-AROUND = 2**16
-"""Bytes that a fault maps at once, the default of Linux."""
-_SMALL: weakref.WeakSet[DiskTable] = weakref.WeakSet()
-_LARGE: weakref.WeakSet[DiskTable] = weakref.WeakSet()
+"""Bytes of files that may stay mapped: at least RESIDENT, and this share of the free memory. Files that fit in it
+together stay mapped as a whole; all larger files together may map as much again. The system keeps unmapped pages cached
+while memory is free."""
+FAULT_AROUND = 2**16
+"""Bytes that Linux maps around a page that is read, by default."""
+_SMALL: weakref.WeakSet[FileRows] = weakref.WeakSet()
+_LARGE: weakref.WeakSet[FileRows] = weakref.WeakSet()
 _LOCK = threading.Lock()
 
 
+class FileRows(HostRows):
+    """Rows in a file without a name: however the process ends, the file is removed with it."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        widths: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        path: str | Path | None,
+        resident: int | None,
+    ) -> None:
+        numbers = num_rows * sum(widths)
+        size = max(1, numbers) * dtype.itemsize
+        self._map = _mapped(size, path)
+        self._touched = 0
+        self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
+        with _LOCK:
+            self._fits = sum(len(other._map) for other in _SMALL) + size <= self._resident
+            (_SMALL if self._fits else _LARGE).add(self)
+        flat = torch.frombuffer(self._map, dtype=dtype, count=numbers) if numbers else torch.zeros(0, dtype=dtype)
+        lockable = self._fits and device.type == "cuda"
+        super().__init__(Packed.over(flat, widths, device), device, "read" if lockable else "none")
+
+    def read(self, rows: Rows, member: int, into: Tensor | None = None) -> Tensor:
+        if into is None:  # a view of mapped pages would map them later, without being counted
+            shape = num_rows(rows), self.packed.widths[member]
+            into = torch.empty(shape, dtype=self.packed.flat.dtype, pin_memory=self.device.type == "cuda")
+        for some, mine in self._chunks(rows, into):
+            super().read(some, member, mine)
+        return into
+
+    def write(self, rows: Rows, values: Tensor, member: int, adds: bool = False) -> None:
+        for some, mine in self._chunks(rows, values):
+            super().write(some, mine, member, adds)
+
+    def _chunks(self, rows: Rows, values: Tensor) -> Iterator[tuple[Rows, Tensor]]:
+        """The rows and their values, so few at a time that little is mapped; pages are unmapped in between."""
+        if self._fits:
+            yield rows, values
+            return
+        bytes_per_row = max(values.shape[1] * values.element_size(), FAULT_AROUND)
+        num, step = values.shape[0], max(1, self._resident // 4 // bytes_per_row)
+        for start in range(0, num, step):
+            stop = min(num, start + step)
+            some = slice(rows.start + start, rows.start + stop) if isinstance(rows, slice) else rows[start:stop]
+            yield some, values[start:stop]
+            self._unmap_after((stop - start) * bytes_per_row)
+
+    def _unmap_after(self, touched: int) -> None:
+        """Count bytes that were mapped, and unmap the pages of all large files once there are enough."""
+        with _LOCK:
+            self._touched += touched
+            if sum(other._touched for other in _LARGE) > self._resident and hasattr(mmap, "MADV_DONTNEED"):
+                for other in _LARGE:
+                    other._map.madvise(mmap.MADV_DONTNEED)  # the mapping is shared: written pages keep their values
+                    other._touched = 0
+
+
 class DiskTable(StagedTable):
-    """Rows in a file of its own that has no name any more: however the process ends, the file goes with it."""
+    """Zeros in a file: one table, or a bundle of several widths."""
 
     def __init__(
         self,
@@ -44,70 +103,20 @@ class DiskTable(StagedTable):
         dtype: torch.dtype,
         device: torch.device,
         path: str | Path | None = None,
-        behind: bool | None = None,
+        staged: bool | None = None,
         resident: int | None = None,
     ) -> None:
         widths = [width] if isinstance(width, int) else width
-        numbers = num_rows * sum(widths)
-        size = max(1, numbers) * dtype.itemsize
-        self._map = _mapped(size, path)
-        self._touched = 0
-        self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
-        with _LOCK:
-            self._fits = sum(len(table._map) for table in _SMALL) + size <= self._resident
-            (_SMALL if self._fits else _LARGE).add(self)
-        flat = torch.frombuffer(self._map, dtype=dtype, count=numbers) if numbers else torch.zeros(0, dtype=dtype)
-        lockable: Literal["read", "none"] = "read" if self._fits and device.type == "cuda" else "none"
-        super().__init__(Planes.over(flat, widths, device), device, behind, "disk", lockable)
-
-    def _gather(self, rows: Rows, plane: int, into: Tensor | None = None) -> Tensor:
-        if into is None:  # a view of mapped pages would fault in behind our count
-            shape = count(rows), self._rows.widths[plane]
-            into = torch.empty(shape, dtype=self._rows.flat.dtype, pin_memory=self._cuda)
-        for some, mine in self._pieces(rows, into):
-            super()._gather(some, plane, mine)
-            self._count(mine)
-        return into
-
-    def _change(self, rows: Rows, values: Tensor, plane: int, adds: bool) -> None:
-        for some, mine in self._pieces(rows, values):
-            super()._change(some, mine, plane, adds)
-            self._count(mine)
-
-    def _pieces(self, rows: Rows, values: Tensor) -> Iterator[tuple[Rows, Tensor]]:
-        """The rows, and what belongs to them, so few at a time that what they map stays small."""
-        if self._fits:
-            yield rows, values
-            return
-        num, step = values.shape[0], max(1, self._resident // 4 // self._touches(values))
-        for start in range(0, num, step):
-            stop = min(num, start + step)
-            some = slice(rows.start + start, rows.start + stop) if isinstance(rows, slice) else rows[start:stop]
-            yield some, values[start:stop]
-
-    def _touches(self, values: Tensor) -> int:
-        """Bytes that reading a row maps: Linux maps the pages around one that is cached, too."""
-        return max(values.shape[1] * values.element_size(), AROUND)
-
-    def _count(self, values: Tensor) -> None:
-        """Hand pages back once enough of them were touched."""
-        if self._fits:
-            return
-        with _LOCK:
-            self._touched += values.shape[0] * self._touches(values)
-            if sum(table._touched for table in _LARGE) > self._resident and hasattr(mmap, "MADV_DONTNEED"):
-                for table in _LARGE:
-                    table._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: what was written stays written
-                    table._touched = 0
+        super().__init__(FileRows(num_rows, widths, dtype, device, path, resident), device, staged, "disk")
 
 
 @dataclass(frozen=True)
 class Disk:
-    """Rows in a file, mapped into memory, removed at the end.
+    """Rows in a file, mapped into memory and removed at the end.
 
     Args:
-        path: the folder for it; by default the system's folder for temporary files. One on a fast local disk, with
-            room for the tables, and not a file system in memory (where /tmp is one, name another).
+        path: the folder of the file; by default the system's folder for temporary files. It should be on a fast local
+            disk with room for the tables, and not on a file system in memory, which /tmp is on some systems.
     """
 
     path: str | Path | None = None
@@ -117,7 +126,7 @@ class Disk:
         return DiskTable(num_rows, width, dtype, device, self.path)
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        return carried(DiskTable(num_rows, widths, dtype, device, self.path))
+        return members(DiskTable(num_rows, widths, dtype, device, self.path))
 
 
 def _mapped(size: int, path: str | Path | None) -> mmap.mmap:

@@ -1,4 +1,4 @@
-"""Host memory, page-locked where the training device is a GPU."""
+"""Tables in host memory, page-locked where the training device is a GPU."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
+from lmc.kernels.packed import Packed
 from lmc.kernels.pinned import allocate_pages
 from lmc.stores.base import Table
-from lmc.stores.bundle import carried
-from lmc.stores.packed import Planes
+from lmc.stores.bundle import members
+from lmc.stores.host_rows import HostRows
 from lmc.stores.staged import StagedTable
 
 
 class HostTable(StagedTable):
-    """Rows in host memory (:class:`StagedTable` says how they travel)."""
+    """Zeros in host memory: one table, or a bundle of several widths."""
 
     def __init__(
         self,
@@ -23,12 +24,12 @@ class HostTable(StagedTable):
         width: int | Sequence[int],
         dtype: torch.dtype,
         device: torch.device,
-        behind: bool | None = None,
+        staged: bool | None = None,
     ) -> None:
         widths = [width] if isinstance(width, int) else width
         shape = (num_rows * sum(widths),)
         flat = allocate_pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
-        super().__init__(Planes.over(flat, widths, device), device, behind)
+        super().__init__(HostRows(Packed.over(flat, widths, device), device), device, staged)
 
 
 @dataclass(frozen=True)
@@ -41,4 +42,4 @@ class Pinned:
         return HostTable(num_rows, width, dtype, device)
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        return carried(HostTable(num_rows, widths, dtype, device))
+        return members(HostTable(num_rows, widths, dtype, device))

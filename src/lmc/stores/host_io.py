@@ -1,89 +1,86 @@
-"""What the host does for a table that the GPU cannot reach: rows are gathered into page-locked memory, and written from
-there, by two threads."""
+"""Transfers by the host, for tables that the kernels cannot reach: two threads copy rows through page-locked memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lmc.stores.base import Rows
-from lmc.stores.packed import Planes, count
-from lmc.stores.row_cache import Shelf, index_of, overlay
-from lmc.stores.streams import mark
-from lmc.stores.transfers import Load
-
-Take = Callable[[Rows, int, Tensor], Tensor]
-"""Reads rows of a plane into a tensor."""
-
-Change = Callable[[Rows, Tensor, int, bool], None]
-"""Writes rows of a plane."""
+from lmc.kernels.packed import Packed, Rows, num_rows, row_numbers
+from lmc.kernels.row_transfers import RowCache, overlay
+from lmc.stores.host_rows import HostRows
+from lmc.stores.streams import record_event
+from lmc.stores.transfers import Fetch
 
 HOST = torch.device("cpu")
 
 
-class Hands:
-    """The memory that the two threads work in; each uses its own."""
+class HostIO:
+    """The work of the two threads; each has a buffer of its own."""
 
-    def __init__(self, rows: Planes, device: torch.device) -> None:
-        self._rows, self._device = rows, device
-        self._seen = torch.zeros(rows.room, dtype=torch.int32)
+    def __init__(self, host: HostRows) -> None:
+        self._host, self._device = host, host.device
         self._fetches = 0
-        self._coming = self._going = torch.empty(0, dtype=rows.flat.dtype)
-        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        self._present_at = torch.zeros(host.packed.capacity, dtype=torch.int32)
+        """For each row, the last of the fetches for which it was on the device."""
+        self._read_buffer = self._write_buffer = torch.empty(0, dtype=host.packed.flat.dtype)
+        self._copied = torch.cuda.Event() if host.device.type == "cuda" else None
 
-    def fetch(self, take: Take, load: Load, shelves: tuple[Shelf, ...], asked: list[Rows], here: list[Rows]) -> None:
-        """Bring a load, given the row numbers on the host: of those asked for, and of those on the device."""
-        shelf, index = load.shelf, load.number()
-        shelf.place[index] = torch.arange(shelf.num, dtype=shelf.place.dtype, device=self._device)
-        at, rows = self._missing(asked, here)
+    def fetch(self, fetch: Fetch, caches: Sequence[RowCache], rows: Sequence[Rows], present: Sequence[Rows]) -> None:
+        """Fill the cache of a fetch.
+
+        Args:
+            caches: where rows that are on the device are read from; the first cache that has a row counts.
+            rows: the numbers of the fetched rows, on the host.
+            present: the numbers of rows on the device, which are not read from the host table.
+        """
+        cache, index = fetch.cache, fetch.write_numbers()
+        cache.slots[index] = torch.arange(cache.num, dtype=cache.slots.dtype, device=self._device)
+        at, missing = self._missing(rows, present)
         cuda = self._copied is not None
-        there = (at.pin_memory() if cuda else at).to(self._device, non_blocking=cuda)
+        to = (at.pin_memory() if cuda else at).to(self._device, non_blocking=cuda)
         if self._copied is not None:
-            self._copied.synchronize()  # the copies that read this memory last
-        self._coming, staging = self._room(self._coming, at.numel())
-        for plane, (mine, passing) in enumerate(zip(shelf.filled, staging, strict=True)):
-            take(rows, plane, passing)
-            mine.index_copy_(0, there, passing.to(self._device, non_blocking=cuda))
+            self._copied.synchronize()  # the last copies that read the buffer
+        self._read_buffer, staged = self._view(self._read_buffer, at.numel())
+        for member, (mine, source) in enumerate(zip(cache.filled, staged, strict=True)):
+            self._host.read(missing, member, source)
+            mine.index_copy_(0, to, source.to(self._device, non_blocking=cuda))
         if self._copied is not None:
             self._copied.record()
-        for on in reversed(shelves):
-            overlay(shelf.filled, index, on)
+        for other in reversed(caches):
+            overlay(cache.filled, index, other)
 
-    def _missing(self, asked: list[Rows], here: list[Rows]) -> tuple[Tensor, Tensor]:
-        """Which of the rows asked for, one after the other, are not here, and their numbers."""
-        self._fetches += 1
-        for r in here:
-            if isinstance(r, slice):
-                self._seen[r] = self._fetches
-            else:
-                self._seen.index_fill_(0, r, self._fetches)
-        rows = (
-            asked[0]
-            if len(asked) == 1 and isinstance(asked[0], Tensor)
-            else torch.cat([index_of(r, HOST) for r in asked])
-        )
-        at = (self._seen.index_select(0, rows) != self._fetches).nonzero().squeeze(1)
-        return at, rows.index_select(0, at)
-
-    def bring(self, change: Change, shelf: Shelf, contents: list[Rows]) -> None:
-        """Write what is on a shelf into the table: one plane while the next is still coming."""
-        self._going, staging = self._room(self._going, shelf.num)
-        arrived = []
-        for mine, passing in zip(shelf.filled, staging, strict=True):
-            passing.copy_(mine, non_blocking=True)
-            arrived.append(mark(self._device))
-        for plane, (ticket, passing) in enumerate(zip(arrived, staging, strict=True)):
-            ticket.finish()
+    def write_back(self, cache: RowCache, contents: Sequence[Rows]) -> None:
+        """Write a cache into the host table: one member while the next is being copied."""
+        self._write_buffer, staged = self._view(self._write_buffer, cache.num)
+        copied = []
+        for mine, target in zip(cache.filled, staged, strict=True):
+            target.copy_(mine, non_blocking=True)
+            copied.append(record_event(self._device))
+        for member, (event, values) in enumerate(zip(copied, staged, strict=True)):
+            event.synchronize()
             start = 0
             for rows in contents:
-                change(rows, passing[start : start + count(rows)], plane, False)
-                start += count(rows)
+                self._host.write(rows, values[start : start + num_rows(rows)], member)
+                start += num_rows(rows)
 
-    def _room(self, memory: Tensor, num: int) -> tuple[Tensor, Planes]:
-        """Memory for so many rows on the host, larger than before where it has to be."""
-        size = num * sum(self._rows.widths)
-        if memory.numel() < size:
-            memory = torch.empty(size + size // 8, dtype=memory.dtype, pin_memory=self._copied is not None)
-        return memory, self._rows.holding(memory[:size])
+    def _missing(self, rows: Sequence[Rows], present: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+        """The positions and the numbers of those rows that are not present."""
+        self._fetches += 1
+        for r in present:
+            if isinstance(r, slice):
+                self._present_at[r] = self._fetches
+            else:
+                self._present_at.index_fill_(0, r, self._fetches)
+        single = len(rows) == 1 and isinstance(rows[0], Tensor)
+        numbers = row_numbers(rows[0], HOST) if single else torch.cat([row_numbers(r, HOST) for r in rows])
+        at = (self._present_at.index_select(0, numbers) != self._fetches).nonzero().squeeze(1)
+        return at, numbers.index_select(0, at)
+
+    def _view(self, buffer: Tensor, num: int) -> tuple[Tensor, Packed]:
+        """The buffer, enlarged if necessary, and its first ``num`` rows."""
+        size = num * sum(self._host.packed.widths)
+        if buffer.numel() < size:
+            buffer = torch.empty(size + size // 8, dtype=buffer.dtype, pin_memory=self._copied is not None)
+        return buffer, self._host.packed.with_values(buffer[:size])

@@ -13,7 +13,7 @@ TIERS: dict[str, Store] = {"auto": Auto(), "device": Device(), "disk": Disk(), "
 
 
 def store(choice: str | Store) -> Store:
-    """A store by name, "device", "host", "disk" ("disk:/path" in a folder) or "auto"; a store passes through."""
+    """The store named "device", "host", "disk" ("disk:/path" for a folder) or "auto"; a store is returned as it is."""
     if not isinstance(choice, str):
         return choice
     if choice.startswith("disk:"):

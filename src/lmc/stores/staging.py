@@ -17,12 +17,13 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from lmc.stores.base import Rows, Table
-from lmc.stores.bundle import carriers
+from lmc.kernels.packed import Rows
+from lmc.stores.base import Table
+from lmc.stores.bundle import staged_tables
 from lmc.stores.streams import together
-from lmc.stores.transfers import Write
+from lmc.stores.transfers import StepWrite
 
-WriteLogs = list[list[Write]]
+WriteLogs = list[list[StepWrite]]
 """What a step pushed, by staged table."""
 
 
@@ -40,17 +41,17 @@ class Staging:
         self, tables: Iterable[Table], features: Table | None, device: torch.device, bracketed: bool = True
     ) -> None:
         tables = list(tables)
-        self._tables = carriers(tables)
+        self._tables = staged_tables(tables)
         self._features = features
         self._device = device
-        self._bracketed = carriers([*tables, features]) if bracketed else []
-        self.active = any(t.stages for t in tables) or (features is not None and features.stages)
+        self._bracketed = staged_tables([*tables, features]) if bracketed else []
+        self.active = any(t.staged for t in tables) or (features is not None and features.staged)
         """Whether a prefetch does anything."""
 
     @property
     def in_flight(self) -> bool:
         """Whether a prefetch is in flight for every staged table."""
-        return all(table.sent for table in self._bracketed)
+        return all(table.in_flight for table in self._bracketed)
 
     def together(self) -> AbstractContextManager[None]:
         """Work that is queued inside is given to the streams at once."""
@@ -72,41 +73,41 @@ class Staging:
     def begin(self, fixed: bool) -> None:
         """A step starts; with ``fixed`` it finds and leaves its rows where a CUDA graph can address them."""
         for table in self._bracketed:
-            table.arrive(fixed=fixed)
+            table.begin(fixed)
 
     def end(self) -> None:
         """The step is launched: write back what it pushed."""
         for table in self._bracketed:
-            table.leave()
+            table.end()
 
     @property
     def held(self) -> tuple[int, int]:
         """Bytes on the device for rows in transfer, and for the indices that locate them."""
-        found = [table.held for table in self._bracketed]
+        found = [table.device_bytes for table in self._bracketed]
         return sum(rows for rows, _ in found), sum(index for _, index in found)
 
     @property
     def standing(self) -> int:
         """Bytes more that recorded steps take for what they push."""
-        return sum(table.standing for table in self._bracketed)
+        return sum(table.recording_bytes for table in self._bracketed)
 
     # A recorded step pushes without running any Python, so its recording keeps what it pushed.
 
     @property
     def recordable(self) -> bool:
         """Whether no step so far read or wrote in an order that made it wait."""
-        return not any(table.strays for table in self._bracketed)
+        return all(table.recordable for table in self._bracketed)
 
     @property
     def addresses(self) -> tuple[object, ...]:
         """Where the step under way finds its rows: a recording is valid for these addresses alone."""
-        return tuple(table.place for table in self._bracketed)
+        return tuple(table.address for table in self._bracketed)
 
     def logs(self) -> WriteLogs:
         """What the step under way pushed so far."""
-        return [table.log for table in self._bracketed]
+        return [table.log.writes for table in self._bracketed]
 
     def replay(self, logs: WriteLogs) -> None:
         """The step under way was replayed: it pushed what its recording pushed."""
         for table, log in zip(self._bracketed, logs, strict=True):
-            table.log = log
+            table.log.writes = log

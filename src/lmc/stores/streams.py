@@ -1,99 +1,99 @@
-"""Work beside the training stream, in the order it was given, with tickets to wait for.
-
-On a GPU a lane is a stream, or a thread with a stream of its own where the host has to lend a hand. On a CPU it is a
-queue, and does its work as ``late`` as the tickets allow: then a wait that is missing shows in the numbers.
-"""
+"""CUDA streams beside the training stream, the events that order them, and a simulation of both on a CPU."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from lmc.kernels.packed import Rows
+
 Work = Callable[[], None]
 
 
-class Ticket:
-    """Something that will have been done."""
+class Event:
+    """An event that completes when the work before it is done; without a CUDA event it is complete."""
 
-    def __init__(
-        self,
-        event: torch.cuda.Event | Future[torch.cuda.Event] | None = None,
-        lane: Lane | None = None,
-        number: int = 0,
-    ) -> None:
-        self._event, self._lane, self._number = event, lane, number
-
-    @property
-    def event(self) -> torch.cuda.Event | None:
-        """On a GPU; waits, on the host, for a thread to come so far."""
-        return self._event.result() if isinstance(self._event, Future) else self._event
-
-    @property
-    def passed(self) -> bool:
-        """Whether nobody has to wait for it, as far as is known without waiting."""
-        return isinstance(self._event, torch.cuda.Event) and self._event.query()
-
-    def wait(self) -> None:
-        """Nothing given to the current stream from now on happens before it."""
-        if self._lane is not None:
-            self._lane.catch_up(self._number)
-        elif (event := self.event) is not None:
-            torch.cuda.current_stream(event.device).wait_event(event)
-
-    def finish(self) -> None:
-        """The host waits for it."""
-        if self._lane is not None:
-            self._lane.catch_up(self._number)
-        elif (event := self.event) is not None:
-            event.synchronize()
-
-
-class Promise(Ticket):
-    """A ticket for work that a stream is given together with other work (:meth:`Lane.together`)."""
-
-    def __init__(self, lane: Lane) -> None:
-        super().__init__()
-        self._with = lane
-
-    @property
-    def event(self) -> torch.cuda.Event | None:
-        if self._event is None:
-            self._with.flush()
-        return super().event
-
-    def keep(self, event: torch.cuda.Event) -> None:
-        """It is given to the stream now."""
+    def __init__(self, event: torch.cuda.Event | None = None) -> None:
         self._event = event
 
+    def resolve(self) -> torch.cuda.Event | None:
+        """The CUDA event to wait for, if any."""
+        return self._event
 
-class Lane:
-    """Work in order. ``hand``: the host has to do some of it, in a thread of this name."""
+    def wait(self) -> None:
+        """Make the current stream wait: work that it is given from now on runs after the event."""
+        if (event := self.resolve()) is not None:
+            torch.cuda.current_stream(event.device).wait_event(event)
 
-    def __init__(self, device: torch.device, hand: str | None = None, late: bool = False) -> None:
-        self._device = device
-        # few programs, to be let in first
-        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
-        # a thread for every lane: those of several tables work side by side
-        self._hand = None if hand is None else _hand(hand)
-        self.late = late
-        self._queue: deque[tuple[Work, tuple[Ticket, ...]]] = deque()
-        self._done = 0
+    def synchronize(self) -> None:
+        """Make the host wait."""
+        if (event := self.resolve()) is not None:
+            event.synchronize()
+
+    def query(self) -> bool:
+        """Whether the event is known to be complete, without waiting."""
+        return self._event is None or self._event.query()
+
+
+class PendingEvent(Event):
+    """The event of work that is not submitted to its stream yet; resolving it makes sure that the work is."""
+
+    def __init__(self, resolve: Callable[[], torch.cuda.Event | None]) -> None:
+        super().__init__()
+        self._resolve = resolve
+
+    def resolve(self) -> torch.cuda.Event | None:
+        return self._resolve()
+
+    def query(self) -> bool:
+        return False
+
+
+class CudaStream:
+    """A CUDA stream that runs work in the order of submission.
+
+    Args:
+        thread: the name of a worker thread that runs the host's part of the work; without one, the caller does.
+    """
+
+    def __init__(self, device: torch.device, thread: str | None = None) -> None:
+        # High priority: a transfer occupies few multiprocessors, and a step waits for it.
+        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._thread = None if thread is None else _worker(thread)
         self._together = False
-        self._promised: list[tuple[Work, tuple[Ticket, ...], Promise]] = []
+        self._defer()
+
+    def _defer(self) -> None:
+        """Start an empty list of deferred work, with one event for all of it."""
+        self._deferred: list[tuple[Work, Sequence[Event]]] = []
+        self._submitted: Future[torch.cuda.Event] = Future()
+        self._event = PendingEvent(partial(self._flushed, self._submitted))
+
+    def submit(self, work: Work, after: Sequence[Event], reads: Sequence[Rows] = ()) -> Event:
+        """Run ``work`` after these events; ``reads`` are row numbers whose tensors the caller may free meanwhile."""
+        for rows in reads:
+            if isinstance(rows, Tensor) and rows.is_cuda:
+                rows.record_stream(self._stream)
+        if self._thread is not None:
+            return PendingEvent(self._thread.submit(self._run, work, after).result)
+        if not self._together:
+            return Event(self._run(work, after))
+        self._deferred.append((work, after))
+        return self._event
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Work that is given to a stream in here is given to it at once: one change of streams, one event for all."""
+        """Defer work that is submitted inside and submit it at the end: one change of streams, one event for all."""
         if self._together:
             yield
             return
-        self._together = self._stream is not None and self._hand is None
+        self._together = self._thread is None
         try:
             yield
         finally:
@@ -101,92 +101,104 @@ class Lane:
             self.flush()
 
     def flush(self) -> None:
-        """Give the stream what was promised."""
-        promised, self._promised = self._promised, []
-        if not promised:
+        """Submit deferred work."""
+        if not self._deferred:
             return
-        assert self._stream is not None
-        mine = {id(promise) for _, _, promise in promised}
+        deferred, own, submitted = self._deferred, self._event, self._submitted
+        self._defer()
         waited: set[int] = set()
-        with torch.cuda.stream(self._stream):  # and on its device
-            for work, after, _ in promised:
-                for ticket in after:
-                    event = None if id(ticket) in mine else ticket.event
-                    if event is not None and id(event) not in waited:
-                        waited.add(id(event))
-                        self._stream.wait_event(event)
-                work()
-            event = self._stream.record_event()
-        for _, _, promise in promised:
-            promise.keep(event)
-
-    def do(self, work: Work, after: tuple[Ticket, ...], reads: tuple[Tensor, ...] = ()) -> Ticket:
-        """Give it ``work``, to be done after these tickets; ``reads``: tensors that may be freed meanwhile."""
-        if self._stream is None:
-            self._queue.append((work, after))
-            ticket = Ticket(lane=self, number=self._done + len(self._queue))
-            if not self.late:
-                ticket.wait()
-            return ticket
-        for tensor in reads:
-            tensor.record_stream(self._stream)
-        if self._hand is not None:
-            return Ticket(self._hand.submit(self._on_stream, work, after))
-        if self._together:
-            promise = Promise(self)
-            self._promised.append((work, after, promise))
-            return promise
-        return Ticket(self._on_stream(work, after))
-
-    def _on_stream(self, work: Work, after: tuple[Ticket, ...]) -> torch.cuda.Event:
-        assert self._stream is not None
         with torch.cuda.stream(self._stream):
-            for ticket in after:
-                ticket.wait()
+            for work, after in deferred:
+                for event in after:
+                    found = None if event is own else event.resolve()
+                    if found is not None and id(found) not in waited:
+                        waited.add(id(found))
+                        self._stream.wait_event(found)
+                work()
+            submitted.set_result(self._stream.record_event())
+
+    def _flushed(self, submitted: Future[torch.cuda.Event]) -> torch.cuda.Event:
+        if not submitted.done():
+            self.flush()
+        return submitted.result()
+
+    def _run(self, work: Work, after: Sequence[Event]) -> torch.cuda.Event:
+        with torch.cuda.stream(self._stream):
+            for event in after:
+                event.wait()
             work()
             return self._stream.record_event()
 
-    def catch_up(self, number: int) -> None:
-        """On a CPU: do the work up to this one."""
+
+class SimulatedStream:
+    """A queue that stands for a stream where the training device is a CPU.
+
+    Args:
+        lazy: run work only when one of its events is waited for, so that a missing wait changes the numbers; otherwise
+            run it at once.
+    """
+
+    def __init__(self, lazy: bool) -> None:
+        self.lazy = lazy
+        self._queue: deque[tuple[Work, Sequence[Event]]] = deque()
+        self._done = 0
+
+    def submit(self, work: Work, after: Sequence[Event], reads: Sequence[Rows] = ()) -> Event:
+        self._queue.append((work, after))
+        event = PendingEvent(partial(self._run_until, self._done + len(self._queue)))
+        if not self.lazy:
+            event.wait()
+        return event
+
+    def _run_until(self, number: int) -> None:
         while self._done < number:
             work, after = self._queue.popleft()
-            for ticket in after:
-                ticket.wait()
+            for event in after:
+                event.wait()
             work()
             self._done += 1
 
 
-def _hand(name: str) -> ThreadPoolExecutor:
-    """A thread that works with every other core: there are two of them."""
-    cores = torch.get_num_threads()
-    hand = ThreadPoolExecutor(1, f"lmc-{name}")
-    hand.submit(torch.set_num_threads, max(1, cores // 2)).result()
-    torch.set_num_threads(cores)  # which was set for this thread, and for all that are still to begin
-    return hand
+Stream = CudaStream | SimulatedStream
 
 
-@cache
-def shared(device: torch.device, name: str) -> Lane:
-    """A stream beside training that all tables of a GPU share."""
-    assert device.type == "cuda"
-    return Lane(device)
+def open_stream(device: torch.device, name: str, threaded: bool, lazy: bool = False) -> Stream:
+    """A stream for one table; tables that need no worker thread share one per GPU and name.
+
+    Args:
+        threaded: the host does a part of the work, in a thread of its own.
+        lazy: on a CPU, when the work is done (:class:`SimulatedStream`).
+    """
+    if device.type != "cuda":
+        return SimulatedStream(lazy)
+    return CudaStream(device, thread=name) if threaded else _shared(device, name)
 
 
 @contextmanager
 def together(device: torch.device) -> Iterator[None]:
-    """What tables give to the lanes they share is given at once."""
+    """Submit the work of all tables that share streams at once."""
     if device.type != "cuda":
         yield
         return
-    with (
-        shared(device, "writes").together(),
-        shared(device, "reads").together(),
-    ):  # the reads, which a step awaits, first
+    # The inner stream is flushed first: a step waits for reads, and not for writes.
+    with _shared(device, "writes").together(), _shared(device, "reads").together():
         yield
 
 
-def mark(device: torch.device) -> Ticket:
-    """A ticket for all that the current stream was given so far."""
-    if device.type != "cuda":
-        return Ticket()
-    return Ticket(torch.cuda.current_stream(device).record_event())
+def record_event(device: torch.device) -> Event:
+    """An event for all work that the current stream has been given so far."""
+    return Event(torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None)
+
+
+@cache
+def _shared(device: torch.device, name: str) -> CudaStream:
+    return CudaStream(device)
+
+
+def _worker(name: str) -> ThreadPoolExecutor:
+    """A worker thread; a table has one that reads and one that writes, and they split the cores."""
+    cores = torch.get_num_threads()
+    thread = ThreadPoolExecutor(1, f"lmc-{name}")
+    thread.submit(torch.set_num_threads, max(1, cores // 2)).result()
+    torch.set_num_threads(cores)  # the call above also set the number for threads that start later
+    return thread

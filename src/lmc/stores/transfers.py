@@ -1,141 +1,79 @@
-"""What is under way between a step and a table on another tier (:mod:`lmc.stores.staged`)."""
+"""Records of rows between a step and a host table; :mod:`lmc.stores` says what becomes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from lmc.stores.base import Rows
-from lmc.stores.packed import Planes, count
-from lmc.stores.row_cache import Shelf
-from lmc.stores.streams import Ticket, mark
-
-
-@dataclass(eq=False)
-class Load:
-    """Rows that were sent for: the very ``asked`` objects, one after the other on ``shelf``.
-
-    ``view`` is what the step reads, once it was ``delivered``.
-    """
-
-    asked: tuple[Rows, ...]
-    shelf: Shelf
-    ticket: Ticket
-    delivered: Ticket | None = None
-    view: Planes | None = None
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """A name for these rows, as long as they live."""
-        return tuple((rows.start, rows.stop) if isinstance(rows, slice) else id(rows) for rows in self.asked)
-
-    def number(self) -> Tensor:
-        """Write down on the shelf which rows these are; in the lane, since the training stream has a step to do."""
-        if len(self.asked) == 1 and isinstance(self.asked[0], Tensor):
-            return self.shelf.borrow(self.asked[0])
-        self.shelf.own()
-        start = 0
-        for rows in self.asked:
-            mine = self.shelf.rows[start : start + count(rows)]
-            torch.arange(rows.start, rows.stop, out=mine) if isinstance(rows, slice) else mine.copy_(rows)
-            start += count(rows)
-        return self.shelf.rows[: self.shelf.num]
-
-    def piece(self, rows: Rows) -> int | None:
-        """Which of the asked rows these are."""
-        return next((k for k, asked in enumerate(self.asked) if same(asked, rows)), None)
-
-    def of(self, piece: int) -> Planes:
-        """What was delivered of it."""
-        assert self.view is not None
-        start = sum(count(rows) for rows in self.asked[:piece])
-        return self.view.rows(start, count(self.asked[piece]))
+from lmc.kernels.packed import Packed, Rows, num_rows
+from lmc.kernels.row_transfers import RowCache
+from lmc.stores.row_numbers import same_rows
+from lmc.stores.streams import Event
 
 
 @dataclass(eq=False)
-class Hall:
-    """Memory at fixed places: a recorded step leaves its rows where it did in every epoch.
+class StepWrite:
+    """Rows that the step under way pushed into some ``members`` of a bundle.
 
-    Steps never run at the same time, and share it.
-    """
-
-    make: Callable[[int], Planes]
-    rooms: dict[tuple[object, ...], tuple[tuple[Rows, ...], Planes]] = field(default_factory=dict)
-    buffers: list[Planes] = field(default_factory=list)
-
-    def room(self, load: Load, num: int) -> Planes:
-        """The place of ``num`` rows for the step with this load."""
-        if load.key not in self.rooms:
-            if not self.buffers or self.buffers[-1].room < num:
-                self.buffers.append(self.make(num))
-            self.rooms[load.key] = load.asked, self.buffers[-1].rows(0, num)  # the key is theirs while they live
-        return self.rooms[load.key][1]
-
-    @property
-    def size(self) -> int:
-        """Bytes it takes."""
-        return sum(buffer.nbytes for buffer in self.buffers)
-
-
-@dataclass(eq=False)
-class Write:
-    """Rows that a step pushed into some ``planes``; ``piece`` of what it was sent, where they are one.
-
-    ``in_place``: ``values`` is what was delivered, which the step worked in.
+    ``piece`` is the index of the rows among the fetched ones, if they are one of them. ``in_place``: ``values`` are the
+    delivered values themselves, which the step changed.
     """
 
     rows: Rows
-    values: Planes
+    values: Packed
     piece: int | None
     in_place: bool
-    planes: set[int] = field(default_factory=set)
+    members: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)
-class Parcel:
-    """What one step pushed, on its way to the host: ``ready`` on the device, and ``gone`` when it is there, ``but`` for
-    rows that the next step pushes again."""
+class PendingWrite:
+    """What one step pushed: ``rows``, one after the other in ``cache``.
 
-    shelf: Shelf
-    contents: list[Rows] = field(default_factory=list)
-    ready: Ticket = field(default_factory=Ticket)
-    gone: Ticket | None = None
-    but: Shelf | None = None
+    ``packed`` completes when the cache holds the rows; ``written``, once they are sent, when the host table does,
+    except for rows in the cache ``excluded``, which the next step pushed again.
+    """
 
-
-_ON_HOST = WeakTensorKeyDictionary()
-
-
-_KNOWN = WeakTensorKeyDictionary()
+    cache: RowCache
+    rows: list[Rows] = field(default_factory=list)
+    packed: Event = field(default_factory=Event)
+    written: Event | None = None
+    excluded: RowCache | None = None
 
 
-def known(rows: Tensor) -> Ticket:
-    """A ticket for row numbers that a GPU was told to compute, made when they are first asked for: where they are asked
-    for again, nobody waits."""
-    if rows not in _KNOWN:
-        _KNOWN[rows] = mark(rows.device)
-    found = _KNOWN[rows]
-    assert isinstance(found, Ticket)
-    if found.passed:
-        _KNOWN[rows] = found = Ticket()
-    return found
+@dataclass(eq=False)
+class Fetch:
+    """The rows of one step: the ``rows`` objects of the caller, one after the other in ``cache``.
 
+    ``fetched`` completes when the cache holds the rows; ``delivered``, once there is one, when the newest pending write
+    is laid over them and the step may read them. A write that is packed after ``newest`` outdates the fetch.
+    """
 
-def on_host(rows: Rows) -> Rows:
-    """Row numbers in host memory; fetched once for each tensor of a GPU, since fetching waits for it."""
-    if isinstance(rows, slice) or rows.device.type == "cpu":
-        return rows
-    if rows not in _ON_HOST:
-        _ON_HOST[rows] = rows.cpu()
-    found = _ON_HOST[rows]
-    assert isinstance(found, Tensor)
-    return found
+    rows: tuple[Rows, ...]
+    cache: RowCache
+    newest: PendingWrite | None
+    fetched: Event = field(default_factory=Event)
+    delivered: Event | None = None
 
+    def write_numbers(self) -> Tensor:
+        """Write the row numbers into the cache; on the stream of the fetch, since the training stream is busy."""
+        if len(self.rows) == 1 and isinstance(self.rows[0], Tensor):
+            return self.cache.share_rows(self.rows[0])
+        self.cache.own_rows()
+        start = 0
+        for rows in self.rows:
+            mine = self.cache.rows[start : start + num_rows(rows)]
+            torch.arange(rows.start, rows.stop, out=mine) if isinstance(rows, slice) else mine.copy_(rows)
+            start += num_rows(rows)
+        return self.cache.rows[: self.cache.num]
 
-def same(asked: Rows, rows: Rows) -> bool:
-    """Whether these are the very rows that were asked for."""
-    return asked == rows if isinstance(asked, slice) and isinstance(rows, slice) else asked is rows
+    def piece(self, rows: Rows) -> int | None:
+        """The index of ``rows`` among the fetched rows, if they are one of them."""
+        return next((k for k, mine in enumerate(self.rows) if same_rows(mine, rows)), None)
+
+    def values(self, piece: int) -> Packed:
+        """The values of one piece."""
+        start = sum(num_rows(rows) for rows in self.rows[:piece])
+        return self.cache.filled.rows(start, num_rows(self.rows[piece]))

@@ -1,0 +1,291 @@
+"""Kernels that move rows between a page-locked host table and caches on the GPU.
+
+The GPU reads and writes the host table itself, row by row over the bus: the host neither waits nor has to know the row
+numbers. Every function is plain torch first, which is the reference and runs on a CPU; on a GPU one Triton kernel does
+the same for all members of a :class:`Packed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmc.kernels.availability import tl, triton, triton_available
+from lmc.kernels.packed import Packed, Rows, row_numbers
+
+GRID = 48
+"""Programs that read or write host memory: enough to fill the bus, few enough to leave the multiprocessors to the step
+that runs at the same time."""
+ROWS = 32
+"""Rows that such a program processes at a time."""
+DEVICE_ROWS = 8
+"""Rows per program for a kernel that stays on the device: many small programs hide the latency of each."""
+WIDTH = 256
+"""Numbers of a row that a program processes at a time."""
+
+
+@dataclass(eq=False)
+class RowCache:
+    """Some rows of a table in device memory, with an index.
+
+    For i < ``num``, row i of ``values`` is row ``rows[i]`` of the table. ``slots`` has an entry for every row of the
+    table and is never cleared: row r is in the cache if ``slots[r] < num`` and ``rows[slots[r]] == r``.
+    """
+
+    rows: Tensor
+    values: Packed
+    slots: Tensor
+    num: int = 0
+    shares_rows: bool = False
+    """Whether ``rows`` belongs to the caller and must not be written to."""
+
+    def share_rows(self, rows: Tensor) -> Tensor:
+        """Use the caller's tensor as ``rows``, without a copy."""
+        self.rows, self.shares_rows = rows.to(self.slots.device), True
+        return self.rows
+
+    def own_rows(self) -> None:
+        """Make ``rows`` a tensor that may be written to."""
+        if self.shares_rows:
+            self.rows = torch.empty(self.capacity, dtype=torch.int64, device=self.slots.device)
+            self.shares_rows = False
+
+    @property
+    def capacity(self) -> int:
+        return self.values.capacity
+
+    @property
+    def filled(self) -> Packed:
+        """The values of the ``num`` rows in the cache."""
+        return self.values.rows(0, self.num)
+
+    def find(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The slots of ``rows``, and whether each row is in the cache."""
+        slots = self.slots[rows].clamp(max=self.num - 1)
+        return slots, self.rows[slots] == rows
+
+
+if triton is not None:
+    # Sizes that differ from batch to batch are not compiled in (do_not_specialize).
+
+    @triton.jit
+    def _find(rows_ptr, slots_ptr, num, r, inside):  # type: ignore[no-untyped-def]
+        slot = tl.load(slots_ptr + r, mask=inside, other=0).to(tl.int64)
+        inside = inside & (slot < num)
+        return slot, inside & (tl.load(rows_ptr + slot, mask=inside, other=-1) == r)
+
+    @triton.jit
+    def _at(capacity, i, offset, d, k):  # type: ignore[no-untyped-def]
+        # A member begins capacity * offset numbers behind the first one.
+        return capacity.to(tl.int64) * offset + i.to(tl.int64)[:, None] * d + k[None, :]
+
+    @triton.jit
+    def _copy(  # type: ignore[no-untyped-def]
+        from_ptr, from_capacity, i, to_ptr, to_capacity, j, chosen, offsets_ptr, members,
+        ALIGN: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        for member in range(0, members):
+            c = tl.multiple_of(tl.load(offsets_ptr + member), ALIGN)
+            d = tl.multiple_of(tl.load(offsets_ptr + member + 1) - c, ALIGN)
+            for begin in range(0, d, WIDTH):
+                k = begin + tl.arange(0, WIDTH)
+                mine = chosen[:, None] & (k < d)[None, :]
+                x = tl.load(from_ptr + _at(from_capacity, i, c, d, k), mask=mine, other=0.0)
+                tl.store(to_ptr + _at(to_capacity, j, c, d, k), x, mask=mine)
+
+    @triton.jit(
+        do_not_specialize=[
+            "table_capacity", "num", "skip_from", "skip_to", "capacity", "start", "a_num", "a_capacity", "b_num",
+            "b_capacity",
+        ]
+    )  # fmt: skip
+    def _gather(  # type: ignore[no-untyped-def]
+        table_ptr, table_capacity, rows_ptr, out_ptr, capacity, start, slots_ptr, num, skip_from, skip_to,
+        a_rows, a_values, a_slots, a_num, a_capacity, b_rows, b_values, b_slots, b_num, b_capacity,
+        offsets_ptr, members, A: tl.constexpr, B: tl.constexpr, SLOTS: tl.constexpr,
+        ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
+            i = first + tl.arange(0, ROWS)
+            inside = i < num
+            r = tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
+            from_table = inside & ((r < skip_from) | (r >= skip_to))
+            if A:
+                a, in_a = _find(a_rows, a_slots, a_num, r, inside)
+                from_table = from_table & ~in_a
+            if B:
+                b, in_b = _find(b_rows, b_slots, b_num, r, from_table)
+                from_table = from_table & ~in_b
+            if SLOTS:
+                tl.store(slots_ptr + r, i, mask=inside)
+            for member in range(0, members):
+                c = tl.multiple_of(tl.load(offsets_ptr + member), ALIGN)
+                d = tl.multiple_of(tl.load(offsets_ptr + member + 1) - c, ALIGN)
+                for begin in range(0, d, WIDTH):
+                    k = begin + tl.arange(0, WIDTH)
+                    column = (k < d)[None, :]
+                    at = _at(table_capacity, r, c, d, k)
+                    x = tl.load(table_ptr + at, mask=from_table[:, None] & column, other=0.0)
+                    if A:
+                        mine = in_a[:, None] & column
+                        x = tl.where(mine, tl.load(a_values + _at(a_capacity, a, c, d, k), mask=mine, other=0.0), x)
+                    if B:
+                        mine = in_b[:, None] & column
+                        x = tl.where(mine, tl.load(b_values + _at(b_capacity, b, c, d, k), mask=mine, other=0.0), x)
+                    tl.store(out_ptr + _at(capacity, start + i, c, d, k), x, mask=inside[:, None] & column)
+
+    @triton.jit(do_not_specialize=["capacity", "start", "a_num", "a_capacity", "num"])
+    def _overlay(  # type: ignore[no-untyped-def]
+        out_ptr, capacity, start, rows_ptr, a_rows, a_values, a_slots, a_num, a_capacity, num,
+        offsets_ptr, members, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        r = tl.load(rows_ptr + i, mask=i < num, other=0).to(tl.int64)
+        a, in_a = _find(a_rows, a_slots, a_num, r, i < num)
+        _copy(a_values, a_capacity, a, out_ptr, capacity, start + i, in_a, offsets_ptr, members, ALIGN, WIDTH)
+
+    @triton.jit(do_not_specialize=["capacity", "start", "a_capacity", "first", "offset", "num"])
+    def _append(  # type: ignore[no-untyped-def]
+        values_ptr, capacity, start, rows_ptr, a_rows, a_values, a_slots, a_capacity, first, offset, num,
+        offsets_ptr, members, RANGE: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        inside = i < num
+        slot = offset + i.to(tl.int64)
+        r = first + i.to(tl.int64) if RANGE else tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
+        tl.store(a_rows + slot, r, mask=inside)
+        tl.store(a_slots + r, slot.to(tl.int32), mask=inside)
+        _copy(values_ptr, capacity, start + i, a_values, a_capacity, slot, inside, offsets_ptr, members, ALIGN, WIDTH)
+
+    @triton.jit(do_not_specialize=["capacity", "start", "table_capacity", "a_num", "num"])
+    def _scatter(  # type: ignore[no-untyped-def]
+        values_ptr, capacity, start, rows_ptr, table_ptr, table_capacity, a_rows, a_slots, a_num, num,
+        offsets_ptr, members, EXCLUDE: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
+            i = first + tl.arange(0, ROWS)
+            inside = i < num
+            r = tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
+            if EXCLUDE:
+                _, in_a = _find(a_rows, a_slots, a_num, r, inside)
+                inside = inside & ~in_a
+            _copy(
+                values_ptr, capacity, start + i, table_ptr, table_capacity, r, inside,
+                offsets_ptr, members, ALIGN, WIDTH,
+            )  # fmt: skip
+
+
+def gather(
+    table: Packed,
+    rows: Tensor,
+    out: Packed,
+    caches: tuple[RowCache, ...] = (),
+    slots: Tensor | None = None,
+    skip: slice | None = None,
+) -> None:
+    """Row i of out <- row rows[i]: from the first of at most two caches that has it, else from the table.
+
+    Args:
+        slots: set so that slots[rows[i]] = i.
+        skip: rows that are not read from the table; their values in ``out`` are undefined unless a cache has them.
+    """
+    caches = tuple(cache for cache in caches if cache.num)
+    if not triton_available(out.flat):
+        for mine, others in zip(out, table, strict=True):
+            torch.index_select(others, 0, rows, out=mine)
+            if skip is not None:
+                mine[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
+        for cache in reversed(caches):
+            overlay(out, rows, cache)
+        if slots is not None:
+            slots[rows] = torch.arange(rows.numel(), dtype=slots.dtype, device=slots.device)
+        return
+    if not rows.numel():
+        return
+    first, last = (0, 0) if skip is None else (skip.start, skip.stop)
+    absent: list[Any] = [rows, out.flat, rows, 0, 0]  # pointers that the kernel does not read
+    args: list[Any] = []
+    for k in range(2):
+        args += _cache_args(caches[k]) if k < len(caches) else absent
+    _gather[(GRID,)](
+        table.flat, table.capacity, rows, *_packed_args(out), rows if slots is None else slots, rows.numel(),
+        first, last, *args, out.offsets, len(out),
+        A=len(caches) > 0, B=len(caches) > 1, SLOTS=slots is not None, **_sizes(out),
+    )  # fmt: skip
+
+
+def overlay(out: Packed, rows: Tensor, cache: RowCache) -> None:
+    """Row i of out <- row rows[i], where the cache has it."""
+    if not cache.num or not rows.numel():
+        return
+    if not triton_available(out.flat):
+        slots, found = cache.find(rows)
+        for mine, others in zip(out, cache.values, strict=True):
+            mine[found] = others[slots[found]]
+        return
+    args = (*_packed_args(out), rows, *_cache_args(cache), rows.numel(), out.offsets, len(out))
+    _overlay[(triton.cdiv(rows.numel(), DEVICE_ROWS),)](*args, **_sizes(out, DEVICE_ROWS))
+
+
+def append(cache: RowCache, rows: Rows, values: Packed) -> None:
+    """Add rows to a cache that has capacity for them; of a row that is added twice, the last values count."""
+    num, offset = values.num, cache.num
+    cache.num += num
+    if not triton_available(values.flat):
+        index = row_numbers(rows, cache.slots.device)
+        cache.rows[offset : offset + num] = index
+        cache.values.rows(offset, num).copy_(values)
+        cache.slots[index] = torch.arange(offset, offset + num, dtype=cache.slots.dtype, device=index.device)
+        return
+    if not num:
+        return
+    first, index = (rows.start, cache.rows) if isinstance(rows, slice) else (0, rows.to(cache.slots.device))
+    to = (cache.rows, cache.values.flat, cache.slots, cache.capacity)
+    args = (*_packed_args(values), index, *to, first, offset, num, values.offsets, len(values))
+    _append[(triton.cdiv(num, DEVICE_ROWS),)](*args, RANGE=isinstance(rows, slice), **_sizes(values, DEVICE_ROWS))
+
+
+def scatter(values: Packed, rows: Rows, table: Packed, excluded: RowCache | None = None) -> None:
+    """The table's rows <- values, except for rows that are in the cache ``excluded``.
+
+    A contiguous range without exceptions is one copy per member, which occupies no multiprocessor.
+    """
+    if excluded is not None and not excluded.num:
+        excluded = None
+    if isinstance(rows, slice) and excluded is None:
+        table.rows(rows.start, values.num).copy_(values)
+        return
+    index = row_numbers(rows, values.flat.device)
+    if not triton_available(values.flat):
+        keep = slice(None) if excluded is None else ~excluded.find(index)[1]
+        for mine, others in zip(table, values, strict=True):
+            mine.index_copy_(0, index[keep], others[keep])
+    elif index.numel():
+        cache = (index, index, 0) if excluded is None else (excluded.rows, excluded.slots, excluded.num)
+        to = (index, table.flat, table.capacity)
+        args = (*_packed_args(values), *to, *cache, index.numel(), values.offsets, len(values))
+        _scatter[(GRID,)](*args, EXCLUDE=excluded is not None, **_sizes(values))
+
+
+def kernels_read(table: Packed, device: torch.device) -> bool:
+    """Whether the kernels can read a page-locked table."""
+    try:
+        gather(table, torch.zeros(1, dtype=torch.int64, device=device), table.empty(1, device))
+    except (RuntimeError, ValueError):  # a driver, or a Triton, that does not accept host memory
+        return False
+    return True
+
+
+def _packed_args(packed: Packed) -> tuple[Tensor, int, int]:
+    return packed.flat, packed.capacity, packed.start
+
+
+def _cache_args(cache: RowCache) -> list[Any]:
+    return [cache.rows, cache.values.flat, cache.slots, cache.num, cache.capacity]
+
+
+def _sizes(packed: Packed, rows: int = ROWS) -> dict[str, int]:
+    return {"ALIGN": packed.align, "ROWS": rows, "WIDTH": WIDTH, "num_warps": rows // 4}
