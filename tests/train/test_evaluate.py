@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_geometric.nn
 from safetensors.torch import load_file
 
 import lmc
@@ -78,6 +79,23 @@ def test_evaluation_leaves_the_model_as_it_was() -> None:
     lmc.evaluate(model, g)
     assert model.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
+def test_evaluation_keeps_the_mode_of_every_submodule(mode: str) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    native = lmc.models.GCN(g.num_features, 8, g.num_classes, norm="batch", dropout=0.5)
+    network = torch_geometric.nn.GCN(g.num_features, 8, 2, g.num_classes, norm="batch", dropout=0.5)
+    for model, module in ((native, native), (lmc.wrap(network), network)):
+        module.train(mode == "train")
+        if mode == "mixed":
+            next(module.children()).train()
+        before = {name: m.training for name, m in model.named_modules()}
+        lmc.evaluate(model, g)
+        run = lmc.methods.LMC4Conv(4, 1).bind(g, model)
+        run.refresh()
+        lmc.diagnostics.gradient_error(run, next(run.batches()))
+        assert {name: m.training for name, m in model.named_modules()} == before
 
 
 def test_fit_learns_and_reports_the_best_validation_epoch(tmp_path: Path) -> None:

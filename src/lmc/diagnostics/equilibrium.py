@@ -9,6 +9,7 @@ from torch import Tensor
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.graph import Batch
 from lmc.methods import Run
+from lmc.models import modes_kept
 from lmc.stores import Table
 
 
@@ -39,10 +40,9 @@ class EstimateProbe:
 
     def __call__(self, batch: Batch) -> EstimatedErrors:
         """The errors of ``batch``, without dropout; nothing is changed."""
-        model, c = self.run.problem.model, batch.num_core
-        training = model.training
-        found = self.run.method.local(self.run, batch, dropout=False)
-        model.train(training)
+        c = batch.num_core
+        with modes_kept(self.run.problem.model):
+            found = self.run.method.local(self.run, batch, dropout=False)
         Z, V = self._Z.pull(batch.rows), self._V.pull(batch.rows)
         return EstimatedErrors(_relative(found.z[:c].relu(), Z.relu()), _relative(found.u[:c], V))
 

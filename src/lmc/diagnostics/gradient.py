@@ -43,7 +43,6 @@ class GradientProbe:
 
     def __call__(self, batch: Batch) -> GradientError:
         """The errors of ``batch`` at the current parameters and histories, without dropout; nothing is changed."""
-        training = self.run.problem.model.training
         estimate = self.run.gradient(batch)
         whole = next(self._full.batches())
         full = self._full.gradient(whole)
@@ -51,7 +50,6 @@ class GradientProbe:
             exact = self._full.gradient(self._losses_of(batch, whole))
         else:
             exact = self._oracle.gradient(self._oracle.make_batch(batch.rows, batch.weight))
-        self.run.problem.model.train(training)
         return GradientError(_relative(estimate, exact), _relative(estimate, full))
 
     def _losses_of(self, batch: Batch, whole: Batch) -> Batch:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lmc.engine.problem import Problem
 from lmc.engine.recurrent_exact import settle_adjoints, settle_states
 from lmc.graph import Aggregation, Precomputed, row_chunks
-from lmc.models import Operator, Pass
+from lmc.models import Operator, Pass, evaluating
 from lmc.stores import Rows, Table
 
 MakeTable = Callable[[int, int], Table]
@@ -79,7 +79,7 @@ def exact_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) -> I
         yield from _driven_states(problem, chunks, make)
         return
     previous: Table | None = None
-    with Evaluating(problem):
+    with evaluating(problem.model):
         if problem.model.recurrent:
             Z = make(1, problem.model.widths[0])
             settle_states(problem, chunks, Z)
@@ -101,7 +101,7 @@ def exact_logits(
 ) -> Iterator[tuple[Rows, Tensor]]:
     """(rows, logits) chunk by chunk from the states of layer L; a model that drives reads those of all layers."""
     tables = states if isinstance(states, Sequence) else [states]
-    with Evaluating(problem):
+    with evaluating(problem.model):
         for rows in chunks:
             if problem.model.owns_forward:
                 yield rows, drive(problem, rows, [t.pull(rows) for t in tables])
@@ -121,7 +121,7 @@ def exact_adjoints(
         return
     L = problem.model.num_layers
     graph = problem.graph
-    with Evaluating(problem):
+    with evaluating(problem.model):
         above = make(L, problem.model.widths[-1])
         if problem.model.recurrent:
             settle_adjoints(problem, chunks, H[0], above)
@@ -150,7 +150,7 @@ def exact_adjoints(
 
 def exact_messages(problem: Problem, chunks: Sequence[Rows], T: dict[int, Table], make: MakeTable) -> Sequence[Table]:
     """T[l] <- the rows that layer l aggregates, for every l in ``T``; gives the states of all layers."""
-    with Evaluating(problem), torch.no_grad():
+    with evaluating(problem.model), torch.no_grad():
         states = [table for _, table in exact_states(problem, chunks, make)]
         for l, table in T.items():
             for rows in chunks:
@@ -198,7 +198,7 @@ def _driven_states(problem: Problem, chunks: Sequence[Rows], make: MakeTable) ->
         table = make(l, width)
         for rows in chunks:
             chunk = cut(problem, rows, l)
-            with Evaluating(problem), torch.no_grad():
+            with evaluating(problem.model), torch.no_grad():
                 table.push(rows, drive(problem, chunk.ext, [t.pull(chunk.ext) for t in tables], chunk.operator))
         tables.append(table)
         yield l, table
@@ -220,7 +220,7 @@ def _driven_adjoints(
     def leaves(rows: Rows, upto: int) -> list[Tensor]:
         return [t.pull(rows).detach().clone().requires_grad_() for t in H[:upto]]
 
-    with Evaluating(problem):
+    with evaluating(problem.model):
         for rows in chunks:
             states = leaves(rows, L)
             logits = drive(problem, rows, states)
@@ -232,17 +232,3 @@ def _driven_adjoints(
                 states = leaves(chunk.ext, l - 1)
                 out = drive(problem, chunk.ext, states, chunk.operator)
                 send(chunk.ext, states, out, V[l - 1].pull(rows))
-
-
-class Evaluating:
-    """The model in evaluation mode, and back to what it was."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.model = problem.model
-
-    def __enter__(self) -> None:
-        self.was = self.model.training
-        self.model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self.model.train(self.was)

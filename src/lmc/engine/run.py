@@ -17,6 +17,7 @@ from lmc.engine.problem import Problem
 from lmc.errors import CheckpointError
 from lmc.graph import CSR, Batch, Graph
 from lmc.heap import hand_back
+from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
 from lmc.stores import Rows, Staging, Table, overwrite, tables_of
 
@@ -159,11 +160,11 @@ class Run:
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; histories and ``p.grad`` stay as they are."""
         model = self.problem.model
-        training, buffers = model.training, [b.clone() for b in model.buffers()]
-        grads, _ = self.method.estimate(self, batch, keep=False, dropout=False)
+        buffers = [b.clone() for b in model.buffers()]
+        with modes_kept(model):
+            grads, _ = self.method.estimate(self, batch, keep=False, dropout=False)
         for b, was in zip(model.buffers(), buffers, strict=True):
             b.copy_(was)
-        model.train(training)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
 
     def refresh(self) -> None:

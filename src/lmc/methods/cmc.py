@@ -26,14 +26,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmc.engine.exact import Evaluating, chunks_of, exact_adjoints, exact_messages
+from lmc.engine.exact import chunks_of, exact_adjoints, exact_messages
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, Extractor, accumulate, spmm
 from lmc.kernels import ledger as fused
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
-from lmc.models import Operator, Pass
+from lmc.models import Operator, Pass, evaluating
 from lmc.models.rows import as_rows, outer, total
 from lmc.sampling import Clusters
 from lmc.stores import Rows, Table
@@ -342,7 +342,7 @@ class CMC(HistoryMethod):
         self._sum_up(run, chunks, "M")
         if self.adjoints:
             V, wide = run.tables["V"], problem.accumulate_dtype
-            with Evaluating(problem):
+            with evaluating(problem.model):
                 for l, table in exact_adjoints(problem, chunks, states, lambda _, w: run.table(w, wide)):
                     for rows in chunks if l in V else ():
                         V[l].push(rows, _through(problem, l, rows, M[l], T[l], table))

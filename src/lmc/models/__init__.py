@@ -6,6 +6,7 @@ from lmc.models.gat import GAT
 from lmc.models.gcn import GCN
 from lmc.models.gcnii import GCNII
 from lmc.models.gin import GIN
+from lmc.models.modes import evaluating, modes_kept
 from lmc.models.pna import PNA
 from lmc.models.recgcn import RecGCN
 from lmc.models.recurrent import Recurrent
@@ -39,4 +40,6 @@ __all__ = [
     "Pass",
     "RecGCN",
     "Recurrent",
+    "evaluating",
+    "modes_kept",
 ]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.graph.normalise import with_self_loops
+from lmc.models import evaluating
 from lmc.pyg.propagate_hook import Call, PropagateSpec, deferred_edge_updater, replaced_methods
 
 
@@ -41,12 +42,9 @@ def layer_edges(
         found.append(LayerEdges(edge_index, weight, aggregation_of(convolution) if spec.linear else None))
         return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
 
-    training = network.training
-    network.eval()
     x = torch.zeros(1, in_width, dtype=dtype, device=adj.device).expand(n, -1)
-    with torch.no_grad(), replaced_methods(network, propagate, deferred_edge_updater):
+    with evaluating(network), torch.no_grad(), replaced_methods(network, propagate, deferred_edge_updater):
         call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
-    network.train(training)
     return found
 
 
