@@ -1,4 +1,4 @@
-"""GAS and GraphFM-OB on a GCN: messages from outside come from the history, adjoints from outside are dropped."""
+"""GAS on a GCN: messages from outside come from the history, adjoints from outside are dropped."""
 
 from __future__ import annotations
 
@@ -55,17 +55,3 @@ class DenseGAS:
         s, _, _ = self.model.exact(theta)
         for l in self.tables["H"]:
             self.tables["H"][l] = s[l]
-
-
-@dataclass
-class DenseGraphFM(DenseGAS):
-    """GAS with H[halo] <- (1 - momentum) H[halo] + momentum s_tmp, where s_tmp reads core rows and the row itself."""
-
-    momentum: float = 0.3
-
-    def halo_states(self, theta: Values, l: int, t: Array, core: Nodes, halo: Nodes) -> Array:
-        P, c, H = self.model.data.P, len(core), self.tables["H"][l]
-        partial = P[np.ix_(halo, core)] @ t[:c] + P[halo, halo][:, None] * t[c:]
-        tmp = self.model.affine(theta, l, partial)
-        H[halo] = (1 - self.momentum) * H[halo] + self.momentum * tmp
-        return H[halo]

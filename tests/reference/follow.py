@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from dense import Array, Data, Nodes, Tables, Values
+from dense import Data, Nodes, Tables, Values
 from torch import Tensor
 
 import lmc
@@ -76,10 +77,6 @@ def same_buffers(model: torch.nn.Module, buffers: Values, when: str) -> None:
             same(f"{name} {when}", buffer, buffers[name])
 
 
-def halo_of(batch: Any) -> Array:
-    return np.sort(batch.n_id[batch.num_core :].numpy())
-
-
 class Mover(Protocol):
     """What moves the parameters between two steps: an optimiser, or :class:`Noise`."""
 
@@ -87,16 +84,23 @@ class Mover(Protocol):
 
 
 class Noise:
-    """Parameters that jump: every step adds fresh noise to their first values, so that tables are very stale."""
+    """Parameters that jump: every step adds fresh noise to their first values, so that tables are very stale.
 
-    def __init__(self, model: torch.nn.Module, size: float) -> None:
-        self.first = {p: p.detach().clone() for p in model.parameters()}
-        self.size, self.generator = size, torch.Generator().manual_seed(0)
+    Args:
+        size: the size of the noise.
+        shares: another size for the parameters of these names, as a share of ``size``.
+    """
+
+    def __init__(self, model: torch.nn.Module, size: float, shares: dict[str, float] | None = None) -> None:
+        self.first = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.model, self.size, self.shares = model, size, shares or {}
+        self.generator = torch.Generator().manual_seed(0)
 
     @torch.no_grad()
     def step(self) -> None:
-        for p, first in self.first.items():
-            p.copy_(first + self.size * torch.randn(p.shape, generator=self.generator, dtype=p.dtype))
+        for name, p in self.model.named_parameters():
+            size = self.size * self.shares.get(name, 1.0)
+            p.copy_(self.first[name] + size * torch.randn(p.shape, generator=self.generator, dtype=p.dtype))
 
 
 def follow(
@@ -108,11 +112,16 @@ def follow(
     epochs: int = 3,
     refresh_before: int | None = 2,
     buffers: Values | None = None,
+    look: Callable[[Any], None] | None = None,
 ) -> list[float]:
     """Train some epochs from empty tables, and fill the tables exactly before one of them; gives the losses.
 
     After every step the loss, every gradient and every table are compared, then ``mover`` moves the parameters, so
     that tables are stale from the second step on.
+
+    Args:
+        buffers: running statistics of the reference, to compare with the model's.
+        look: called with every batch before its step; by default the halo is compared with the neighbours of the core.
     """
     losses = []
     for epoch in range(epochs):
@@ -123,7 +132,10 @@ def follow(
         for batch in run.batches(epoch):
             when = f"in epoch {epoch}, batch {batch.slot}"
             theta, core = parameters_of(model), batch.n_id[: batch.num_core].numpy()
-            np.testing.assert_array_equal(halo_of(batch), data.halo(core))
+            if look is None:
+                np.testing.assert_array_equal(np.sort(batch.n_id[batch.num_core :].numpy()), data.halo(core))
+            else:
+                look(batch)
             model.zero_grad()
             loss, grads = reference.step(theta, core, batch.slot, batch.weight)
             same(f"loss {when}", run.accumulate(batch).loss, loss)

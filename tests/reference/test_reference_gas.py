@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from dense import random_data
-from dense_gas import DenseGAS, DenseGraphFM
+from dense_gas import DenseGAS
 from dense_gcn import GCN
+from dense_graph_fm import DenseGraphFM
 from follow import follow, graph_of
 
 import lmc

@@ -1,0 +1,107 @@
+"""LMC4Rec, SSE and CMC4Rec against their equations, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dense import Array, Data, random_data
+from dense_cmc4rec import DenseCMC4Rec
+from dense_lmc4rec import DenseLMC4Rec, Seen
+from dense_sse import DenseSSE
+from follow import Noise, Reference, follow, graph_of, parameters_of
+
+import lmc
+from helpers import scrambled
+
+WIDTH = 5
+W = "layers.0.lin.weight"
+
+
+def bound(method: Any, data: Data, width: int = WIDTH) -> tuple[Any, lmc.models.RecGCN]:
+    """A run of the method and its model, whose fixed points are solved to rounding error."""
+    model = scrambled(lmc.models.RecGCN(6, width, 4, kappa=0.8, tol=1e-14))
+    return method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1), model
+
+
+def compare(run: Any, model: lmc.models.RecGCN, reference: Reference, data: Data, noisy: bool) -> None:
+    mover = Noise(model, 0.1) if noisy else torch.optim.SGD(model.parameters(), lr=0.2)
+    follow(run, model, reference, data, mover, epochs=4)
+
+
+def all_of(found: list[Array]) -> Array:
+    return np.concatenate([np.ravel(values) for values in found])
+
+
+def compare_lmc4rec(
+    update: str,
+    undo_drift: bool,
+    mover: Callable[[Any], Any],
+    width: int = WIDTH,
+    num_parts: int = 4,
+    redraw: bool = False,
+) -> Seen:
+    """Train with both; gives the values that the rules took. Redrawn batches are of two parts."""
+    data = random_data(num_parts=num_parts)
+    method = lmc.methods.LMC4Rec(
+        clusters_per_batch=2 if redraw else 1, redraw=redraw, update=update, undo_drift=undo_drift
+    )
+    run, model = bound(method, data, width)
+    reference = DenseLMC4Rec(data, width, parameters_of(model), update, undo_drift)
+    follow(run, model, reference, data, mover(model), epochs=4)
+    return reference.seen
+
+
+@pytest.mark.parametrize("undo_drift", [False, True])
+@pytest.mark.parametrize("update", ["solution", "step"])
+def test_lmc4rec_follows_its_equations_in_training(update: str, undo_drift: bool) -> None:
+    compare_lmc4rec(update, undo_drift, lambda model: torch.optim.SGD(model.parameters(), lr=0.2))
+
+
+@pytest.mark.parametrize("update", ["solution", "step"])
+def test_lmc4rec_with_very_stale_histories(update: str) -> None:
+    """Rows are of different ages, and both factors reach their limits."""
+    seen = compare_lmc4rec(update, True, lambda model: Noise(model, 0.2))
+    shares, factors = all_of(seen.shares), all_of(seen.factors)
+    assert shares.max() == 1.5
+    assert ((shares > 0.1) & (shares < 0.9)).mean() > 0.2
+    assert factors.min() < 0
+    assert factors.max() > 1
+    assert ((factors > 0) & (factors < 1)).any()
+    assert all_of(seen.growths).min() < -0.5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_lmc4rec_where_the_states_move_and_the_weights_hardly_do(share: float) -> None:
+    """The growth of a column is limited by the way that W has gone."""
+    seen = compare_lmc4rec("solution", True, lambda model: Noise(model, 0.2, {W: share}))
+    beyond = [np.abs(e).max() > limit for e, limit in zip(seen.growths, seen.limits, strict=True)]
+    assert any(beyond)
+    assert (max(seen.limits) > 1e-3) == (share > 0)
+
+
+def test_lmc4rec_with_core_rows_of_different_ages() -> None:
+    compare_lmc4rec("solution", True, lambda model: Noise(model, 0.2), num_parts=8, redraw=True)
+
+
+def test_lmc4rec_asks_as_many_rows_as_its_columns_need() -> None:
+    """One column asks sixteen rows, of more that are in a core."""
+    compare_lmc4rec("solution", True, lambda model: Noise(model, 0.2), width=1, num_parts=2)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("momentum", [0.3, 0.9, 1.0])
+def test_sse_follows_its_equations(momentum: float, noisy: bool) -> None:
+    data = random_data()
+    run, model = bound(lmc.methods.SSE(clusters_per_batch=1, momentum=momentum), data)
+    compare(run, model, DenseSSE(data, WIDTH, momentum), data, noisy)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_cmc4rec_follows_its_equations(noisy: bool) -> None:
+    data = random_data()
+    run, model = bound(lmc.methods.CMC4Rec(clusters_per_batch=1), data)
+    compare(run, model, DenseCMC4Rec(data, WIDTH), data, noisy)
