@@ -1,4 +1,4 @@
-"""Networks of PyG's APPNP and GCN2Conv, wrapped, are our APPNP and GCNII: the same forward pass, the same gradients."""
+"""Wrapped networks of PyG's APPNP and GCN2Conv agree with the native APPNP and GCNII in logits and gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ G = random_graph()
 
 
 class Predict(nn.Module):
-    """APPNP in PyG's parts."""
+    """APPNP built from PyG's modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Predict(nn.Module):
 
 
 class Initial(nn.Module):
-    """GCNII in PyG's parts."""
+    """GCNII built from PyG's modules."""
 
     def __init__(self, shared: bool) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class Initial(nn.Module):
 
 
 def twins(name: str) -> tuple[nn.Module, Model, dict[str, tuple[str, bool]]]:
-    """Their network, our model, and for each of their parameters ours, and whether it stands transposed."""
+    """A PyG network, the native model with the same parameters, and for each parameter of the network the name in the
+    model and whether it is transposed there."""
     if name == "appnp":
         theirs, ours = Predict(), APPNP(6, 7, 4, num_layers=4, alpha=0.2)
         names = {key: (key, False) for key in theirs.state_dict()}
@@ -67,7 +68,7 @@ def twins(name: str) -> tuple[nn.Module, Model, dict[str, tuple[str, bool]]]:
 
 
 @pytest.mark.parametrize("name", ["appnp", "gcnii", "gcnii-two-matrices"])
-def test_forward_is_the_same(name: str) -> None:
+def test_logits_agree(name: str) -> None:
     theirs, ours, _ = twins(name)
     assert isinstance(G.x, Tensor)
     edges = torch.stack([G.adj.indices.long(), G.adj.row_index()])
@@ -82,7 +83,7 @@ def test_forward_is_the_same(name: str) -> None:
     [FullBatch(), BackwardSGD(clusters_per_batch=1), LMC4Conv(alpha=0.0, clusters_per_batch=1)],
     ids=lambda m: m.name,
 )
-def test_gradients_are_the_same(name: str, method: Method) -> None:
+def test_gradients_agree(name: str, method: Method) -> None:
     theirs, ours, names = twins(name)
     found = []
     for model in (wrap(theirs), ours):

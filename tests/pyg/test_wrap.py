@@ -1,4 +1,4 @@
-"""Networks of PyG convolutions, wrapped: against PyG itself, against our own models, and what is refused."""
+"""Wrapped networks of PyG convolutions: compared with PyG itself and with the native models, and what is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEGREES = torch.bincount(G.adj.degrees().long())
 
 
 class Residual(nn.Module):
-    """A user's own network: raw parameters, a skip, batch norm's cousin by row, two kinds of convolution."""
+    """A user's own network: raw parameters, a skip connection, layer norm, two kinds of convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,11 +61,11 @@ class Residual(nn.Module):
         h = h + F.prelu(self.norm(self.conv1(h, edge_index)), self.scale.abs())
         h = self.scale * h + self.conv2(h, edge_index).tanh()
         h += self.scale
-        return self.decode(h)
+        return F.linear(h, weight=self.decode.weight, bias=self.decode.bias)
 
 
 class Positions(nn.Module):
-    """Parameters that meet constants, not rows: they are what they are on any batch."""
+    """A network with parameters that are combined with constants, which do not depend on the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Positions(nn.Module):
         return self.conv2(h.tanh().flatten(1), edge_index)
 
 
-class Of(nn.Module):
-    """Two convolutions with a ReLU between them, called with a Data."""
+class TwoConvolutions(nn.Module):
+    """Two convolutions with a ReLU between them; ``forward`` takes a Data."""
 
     def __init__(self, one: nn.Module, two: nn.Module) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Of(nn.Module):
 
 
 class InPlace(nn.Module):
-    """What convolutions give out is changed in place, by GCN2Conv itself and after a convolution without weights."""
+    """Results of ``propagate`` are changed in place, by GCN2Conv itself and after a convolution without weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,11 +116,11 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "residual": Residual,
     "positions": Positions,
     "in-place": InPlace,
-    "two-kinds": lambda: Of(GraphConv(6, 7), GCNConv(7, 4)),
-    "transformer": lambda: Of(TransformerConv(6, 7), SAGEConv(7, 4)),
-    "cheb": lambda: Of(ChebConv(6, 7, 3), GATConv(7, 4)),
-    "appnp": lambda: Of(TAGConv(6, 4), APPNP(3, 0.2)),
-    "sg": lambda: Of(SGConv(6, 7, 2, cached=True), GATv2Conv(7, 4, add_self_loops=False)),
+    "two-kinds": lambda: TwoConvolutions(GraphConv(6, 7), GCNConv(7, 4)),
+    "transformer": lambda: TwoConvolutions(TransformerConv(6, 7), SAGEConv(7, 4)),
+    "cheb": lambda: TwoConvolutions(ChebConv(6, 7, 3), GATConv(7, 4)),
+    "appnp": lambda: TwoConvolutions(TAGConv(6, 4), APPNP(3, 0.2)),
+    "sg": lambda: TwoConvolutions(SGConv(6, 7, 2, cached=True), GATv2Conv(7, 4, add_self_loops=False)),
 }
 INEXACT: dict[str, Callable[[], nn.Module]] = {
     "pna": lambda: models.PNA(
@@ -128,7 +128,7 @@ INEXACT: dict[str, Callable[[], nn.Module]] = {
     ),
     "edge-cnn": lambda: models.EdgeCNN(6, 7, 2, 4),
     "sage-max": lambda: models.GraphSAGE(6, 7, 2, 4, aggr="max"),
-    "gated": lambda: Of(ResGatedGraphConv(6, 7), ResGatedGraphConv(7, 4)),
+    "gated": lambda: TwoConvolutions(ResGatedGraphConv(6, 7), ResGatedGraphConv(7, 4)),
 }
 BATCH_NORM: dict[str, Callable[[], nn.Module]] = {
     "gcn-batch-norm": lambda: models.GCN(6, 7, 3, 4, norm="BatchNorm", dropout=0.5),
@@ -149,14 +149,19 @@ def edge_index(g: Graph) -> Tensor:
 
 
 def plain(network: nn.Module, g: Graph) -> Tensor:
-    """The network's own forward pass, nothing of ours in it."""
+    """The network's own forward pass, without this library."""
     from torch_geometric.data import Data
 
     x = g.x.to_dense() if not isinstance(g.x, Tensor) else g.x
-    return network(Data(x=x, edge_index=edge_index(g))) if isinstance(network, Of) else network(x, edge_index(g))
+    return (
+        network(Data(x=x, edge_index=edge_index(g)))
+        if isinstance(network, TwoConvolutions)
+        else network(x, edge_index(g))
+    )
 
 
 def pyg_gradient(network: nn.Module, g: Graph) -> Gradients:
+    """The gradient of the loss by PyG and autograd alone, without dropout."""
     network = copy.deepcopy(network).train()
     for module in network.modules():
         if isinstance(module, nn.Dropout):
@@ -169,15 +174,16 @@ def pyg_gradient(network: nn.Module, g: Graph) -> Gradients:
 
 
 def swept(method: Method, g: Graph, model: Model) -> Gradients:
+    """The mean gradient of the second epoch from exact histories: the first epoch must have kept them exact."""
     run = method.bind(g, model, parts_of(g))
     run.refresh()
-    sweep(run)  # what a first epoch pushes must leave the histories as exact as they were
+    sweep(run)
     return sweep(run)
 
 
 @pytest.mark.parametrize("sparse_features", [False, True])
 @pytest.mark.parametrize("name", [*ALL, *BATCH_NORM])
-def test_full_batch_is_pyg(name: str, sparse_features: bool) -> None:
+def test_full_batch_gives_the_gradient_of_pyg(name: str, sparse_features: bool) -> None:
     g = random_graph(sparse_features=sparse_features)
     network = build(name)
     want = pyg_gradient(network, g)
@@ -186,7 +192,7 @@ def test_full_batch_is_pyg(name: str, sparse_features: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL, *BATCH_NORM])
-def test_backward_sgd_is_unbiased(name: str) -> None:
+def test_backward_sgd_gives_the_gradient_of_pyg_over_an_epoch(name: str) -> None:
     network = build(name)
     for module in network.modules():
         if isinstance(module, nn.Dropout):
@@ -213,7 +219,7 @@ def test_cmc_with_adjoints_is_exact_at_fixed_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*INEXACT, "gat"])
-def test_what_is_not_linear_is_known_to_be_so(name: str) -> None:
+def test_cmc_refuses_convolutions_that_are_not_linear(name: str) -> None:
     model = wrap(build(name))
     assert not model.linear
     assert model.exact is (name == "gat")
@@ -223,13 +229,55 @@ def test_what_is_not_linear_is_known_to_be_so(name: str) -> None:
 
 @pytest.mark.parametrize("method", [GAS, GraphFM, ClusterGCN, LMC4Conv], ids=lambda m: m.name)
 @pytest.mark.parametrize("name", ALL)
-def test_every_method_is_exact_on_one_part_and_runs_on_several(method: Any, name: str) -> None:
+def test_every_method_gives_the_gradient_of_pyg_on_one_part(method: Any, name: str) -> None:
+    network = build(name)
+    run = method().bind(G, wrap(network), torch.zeros(40, dtype=torch.int64))
+    run.refresh()
+    assert worst_error(sweep(run), pyg_gradient(network, G)) < 1e-11
+
+
+def gradient_on_subgraphs(network: nn.Module, g: Graph, parts: Tensor) -> Gradients:
+    """The gradient of the mean loss if PyG sees the parts as separate graphs: no edge between them."""
+    source, target = edge_index(g)
+    inside = parts[source] == parts[target]
+    cut = Graph.from_edges(
+        edge_index(g)[:, inside], g.x, g.y, train=g.train, val=g.val, test=g.test, num_classes=g.num_classes
+    )
+    assert 0 < cut.num_edges < g.num_edges
+    return pyg_gradient(network, cut)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_cluster_gcn_gives_the_gradient_of_pyg_on_the_subgraphs(name: str) -> None:
+    network = build(name)
+    got = swept(ClusterGCN(clusters_per_batch=1), G, wrap(network))
+    assert worst_error(got, gradient_on_subgraphs(network, G, parts_of(G))) < 1e-11
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_exact_histories_make_the_forward_pass_of_gas_exact(name: str) -> None:
+    network = build(name)
+    run = GAS(clusters_per_batch=1).bind(G, wrap(network), parts_of(G))
+    run.refresh()
+    for _ in range(2):
+        losses = [float(run.accumulate(batch).loss) for batch in run.batches()]
+        want = float(full_loss(G, network, plain(network, G)).detach())  # type: ignore[arg-type]
+        assert sum(losses) / len(losses) == pytest.approx(want, rel=1e-13)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradient_errors_are_ordered_as_the_methods_promise(name: str) -> None:
+    """ClusterGCN drops messages in both directions, GAS and GraphFM only adjoints, LMC4Conv approximates these too."""
     network = build(name)
     want, model = pyg_gradient(network, G), wrap(network)
-    run = method().bind(G, model, torch.zeros(40, dtype=torch.int64))
-    run.refresh()
-    assert worst_error(sweep(run), want) < 1e-11
-    assert 1e-6 < total_error(swept(method(clusters_per_batch=1), G, model), want) < 10
+    cluster, gas, fm, lmc4conv = (
+        total_error(swept(method(clusters_per_batch=1), G, model), want)
+        for method in (ClusterGCN, GAS, GraphFM, LMC4Conv)
+    )
+    assert 0.1 < gas < cluster / 1.4
+    assert fm == pytest.approx(gas, rel=0.5)
+    # the Jacobian of a halo row is exact for these networks, and only the convex combination is not
+    assert 1e-3 < lmc4conv < (0.8 if name in EXACT else 0.9) * gas
 
 
 @pytest.mark.parametrize(
@@ -250,11 +298,12 @@ def test_every_method_is_exact_on_one_part_and_runs_on_several(method: Any, name
     ],
     ids=lambda m: m.name,
 )
-def test_wrapped_networks_are_our_own_models(network: Any, own: Any, method: Method) -> None:
-    # SAGE under GraphFM: our states, which take the momentum step, hold the node's own part too. That is the same in
-    # layer 1, which reads the features, and nobody reads a halo row of the last layer: two layers agree, three do not.
+def test_wrapped_networks_give_the_gradients_of_native_models(network: Any, own: Any, method: Method) -> None:
+    # SAGE under GraphFM: the native states, which take the momentum step, also contain the node's own part. This makes
+    # no difference in layer 1, which reads the features, or in the last layer, whose halo rows are not read. So two
+    # layers agree and three do not.
     L = 2 if method.name == "fm" and isinstance(own(2), SAGE) else 3
-    # at fixed parameters: the two keep their states at different places, before and after the weights
+    # at fixed parameters, because the two store their states at different places, before and after the weights
     theirs, ours = scrambled(network(L)), own(L).double()
     names = {
         "lin.weight": "lin.weight", "bias": "lin.bias", "lin_l.weight": "lin.weight", "lin_l.bias": "lin.bias",
@@ -273,7 +322,7 @@ def test_wrapped_networks_are_our_own_models(network: Any, own: Any, method: Met
     assert worst_error(reshaped, b) < 1e-9
 
 
-def test_wrapping_leaves_the_network_alone() -> None:
+def test_training_restores_every_attribute_of_the_network() -> None:
     network = models.GCN(6, 7, 2, 4, norm="BatchNorm", dropout=0.5, cached=True)
     before, attributes = copy.deepcopy(network.state_dict()), [set(vars(c)) for c in network.convs]
     rng = torch.get_rng_state()
@@ -289,7 +338,7 @@ def test_wrapping_leaves_the_network_alone() -> None:
     assert network.training
 
 
-def test_dropout_draws_from_the_run_alone() -> None:
+def test_dropout_draws_from_the_generator_of_the_run() -> None:
     rng = torch.get_rng_state()
     grads = []
     for seed in (5, 5, 6):
@@ -301,7 +350,7 @@ def test_dropout_draws_from_the_run_alone() -> None:
     assert total_error(grads[0], grads[2]) > 1e-2
 
 
-def test_halo_rows_do_not_touch_running_statistics() -> None:
+def test_halo_rows_do_not_change_running_statistics() -> None:
     network = build("gcn-batch-norm")
     run = LMC4Conv(clusters_per_batch=1).bind(G, wrap(network), parts_of(G))
     batch = next(run.batches())
@@ -338,7 +387,7 @@ def test_fit_evaluate_and_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gcn-jk-cat", "gat", "pna", "residual"])
-def test_evaluation_is_the_networks_own(name: str) -> None:
+def test_evaluation_agrees_with_the_network_itself(name: str) -> None:
     network = build(name)
     right = plain(network.eval(), G).argmax(1) == G.y
     want = {split: float(right[getattr(G, split)].double().mean()) for split in ("train", "val", "test")}
@@ -347,7 +396,7 @@ def test_evaluation_is_the_networks_own(name: str) -> None:
 
 
 class Body(nn.Module):
-    """One convolution and something around it."""
+    """One convolution, called by a given function."""
 
     def __init__(
         self, body: Callable[..., Tensor], extra: nn.Module | None = None, conv: nn.Module | None = None
@@ -398,7 +447,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_with_a_reason(case: str) -> None:
+def test_networks_that_cannot_be_cut_are_refused_with_a_reason(case: str) -> None:
     make, reason = REFUSED[case]
     with pytest.raises(ConfigError, match=reason):
         wrap(make())
@@ -412,20 +461,21 @@ def test_neighbours_chosen_from_the_features_are_refused() -> None:
         wrap(Body(nearest))
 
 
-def test_a_module_is_not_a_model_until_wrapped() -> None:
+def test_a_module_has_to_be_wrapped_and_a_model_stays_as_it_is() -> None:
     with pytest.raises(ConfigError, match=r"lmc\.wrap"):
         FullBatch().bind(G, models.GCN(6, 7, 2, 4))  # type: ignore[arg-type]
     own = GCN(6, 7, 4)
     assert wrap(own) is own
 
 
-def test_lazy_widths_are_filled_in() -> None:
-    model = wrap(Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(-1, 4)), in_width=6)
-    run = GAS(clusters_per_batch=1).bind(random_graph(), model.double(), parts_of(G))
-    assert all(bool(v.any()) for v in sweep(run).values())
+def test_lazy_parameters_are_materialised() -> None:
+    model = wrap(Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(-1, 4)), in_width=6).double()
+    run = FullBatch().bind(G, model)
+    assert model.network.conv.lin.weight.shape == (4, 6)
+    assert worst_error(run.gradient(next(run.batches())), pyg_gradient(model.network, G)) < 1e-11
 
 
-def test_a_network_is_wrapped_in_the_precision_it_has() -> None:
+def test_wrapping_keeps_the_dtype_of_the_network() -> None:
     network = models.GCN(6, 7, 2, 4)
     x = torch.randn(40, 6, generator=chance(0))
     model = wrap(network)
