@@ -13,10 +13,11 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "lmc"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# errors results <- graph, kernels <- {data partition stores solvers} <- {sampling models} <- methods, engine
+# errors <- kernels <- results <- graph <- {data partition stores solvers} <- {sampling models} <- methods, engine
 #   <- {train diagnostics} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
 LEFT_TO_RIGHT = [
     {"errors", "heap"},
+    {"kernels"},
     {"results"},
     {"graph"},
     {"data", "partition", "stores", "solvers"},
@@ -26,8 +27,10 @@ LEFT_TO_RIGHT = [
     {"bench"},
     {"cli"},
 ]
-TOGETHER = [{"graph", "kernels", "stores"}, {"methods", "engine"}]
+TOGETHER = [{"methods", "engine"}]
 """Rooms that may import each other while their pieces are being moved."""
+EXCEPTIONS = {"kernels/ledger.py": {"graph", "stores"}}
+"""Files that may import further rooms until they are rewritten."""
 DRAWS_FROM_RECORDS = "report"
 PLUG_IN, PLUG_IN_IMPORTS, PLUG_IN_IS_IMPORTED_BY = "pyg", {"models", "graph", "kernels", "errors"}, "testing"
 """The plug-in stands beside the order: only one room, and the front of the package, may import it."""
@@ -46,9 +49,7 @@ def allowed() -> dict[str, set[str]]:
         for room in rooms:
             rules[room] = reach
     for room, reach in rules.items():
-        rules[room] = (
-            reach | ({"kernels"} if "graph" in reach else set()) | ({"engine"} if "methods" in reach else set())
-        )
+        rules[room] = reach | ({"engine"} if "methods" in reach else set())
     # they hand finished records to the drawing room
     rules["bench"] |= {DRAWS_FROM_RECORDS}
     rules["cli"] |= {DRAWS_FROM_RECORDS}
@@ -113,7 +114,7 @@ def test_every_file_is_in_a_known_room(file: Path) -> None:
 @pytest.mark.parametrize("file", [f for f in FILES if room_of(f) in RULES], ids=ids)
 def test_imports_point_to_the_left(file: Path) -> None:
     room = room_of(file)
-    wrong = rooms_imported(file.read_text(), package_of(file)) - RULES[room]
+    wrong = rooms_imported(file.read_text(), package_of(file)) - RULES[room] - EXCEPTIONS.get(ids(file), set())
     assert not wrong, f"{room} may not import {sorted(wrong)}"
 
 

@@ -1,4 +1,4 @@
-"""The kernels of row-wise work against plain torch."""
+"""The kernels of dropout and column sums against plain torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from helpers import parts_of, random_graph
-from lmc.kernels import rows as fused
+from lmc.kernels.dropout import dropout, relu_dropout
+from lmc.kernels.sums import column_sums
 from lmc.methods import LMC4Conv
 from lmc.models import GCN, GCNII, Model
-from lmc.models.rows import total
 
 pytestmark = pytest.mark.gpu
 
@@ -26,10 +26,11 @@ def test_relu_with_dropout_is_relu_then_dropout(shape: tuple[int, int], used: st
     for together in (True, False):
         generator = torch.Generator("cuda").manual_seed(3)
         if together:
-            h, t = fused.RectifyAndDrop.apply(s, 0.3, generator)
+            h, t = relu_dropout(s, 0.3, generator)
+            assert t is not None
         else:
             h = s.relu()
-            t = fused.Dropout.apply(h, 0.3, generator)
+            t = dropout(h, 0.3, generator)
         out: Tensor = {"dropped": t, "clean": h, "both": t + h * h}[used]
         rows.append((h, t))
         grads.append(torch.autograd.grad(out, s, v)[0])
@@ -38,26 +39,28 @@ def test_relu_with_dropout_is_relu_then_dropout(shape: tuple[int, int], used: st
     assert float((rows[0][1] == 0).double().mean()) > 0 or s.numel() == 1
 
 
-def test_what_is_not_a_number_stays_so() -> None:
+def test_relu_with_dropout_keeps_nan_and_infinity() -> None:
     s = torch.tensor([[float("nan"), float("inf"), -1.0]], device="cuda")
-    h, _ = fused.RectifyAndDrop.apply(s, 0.5, None)
+    h, _ = relu_dropout(s, 0.5, None)
     assert h.isnan().tolist() == [[True, False, False]]
     assert h.isinf().tolist() == [[False, True, False]]
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (15, 40), (513, 256), (40_000, 33)])
-def test_columns_are_summed(shape: tuple[int, int]) -> None:
+def test_column_sums_are_those_of_plain_torch(shape: tuple[int, int]) -> None:
     v = torch.randn(2 * shape[0], shape[1], dtype=torch.float64, device="cuda")
     for rows in (v[: shape[0]], v[::2]):
-        assert torch.allclose(total(rows), rows.sum(0), rtol=0, atol=1e-10)
-    assert torch.equal(total(v), total(v))
+        assert torch.allclose(column_sums(rows), rows.sum(0), rtol=0, atol=1e-10)
+    assert torch.equal(column_sums(v), column_sums(v))
     half = v.bfloat16()
-    assert torch.allclose(total(half), half.double().sum(0).float(), rtol=0, atol=1e-4 * shape[0] ** 0.5)
-    assert torch.equal(total(v[:0]), torch.zeros(shape[1], dtype=torch.float64, device="cuda"))
+    assert torch.allclose(column_sums(half), half.double().sum(0).float(), rtol=0, atol=1e-4 * shape[0] ** 0.5)
+    assert torch.equal(column_sums(v[:0]), torch.zeros(shape[1], dtype=torch.float64, device="cuda"))
 
 
 @pytest.mark.parametrize("kind", [GCN, GCNII])
-def test_steps_are_those_of_plain_kernels(kind: type[GCN | GCNII], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_do_not_depend_on_fusing_relu_and_dropout(
+    kind: type[GCN | GCNII], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Masks come in the same order from the same generator, so whole steps agree."""
     g = random_graph()
 
@@ -80,8 +83,7 @@ def test_steps_are_those_of_plain_kernels(kind: type[GCN | GCNII], monkeypatch: 
 
 
 def test_a_recording_survives_the_end_of_other_runs() -> None:
-    """Recorded steps of a run that is gone are freed by Python's collector, which must not wake in the middle of a
-    recording."""
+    """Python's garbage collector frees the recorded steps of a deleted run, and must not do so during a recording."""
     g = random_graph()
     before = gc.get_threshold()
     gc.set_threshold(1, 1, 1)

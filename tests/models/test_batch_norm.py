@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from helpers import chance
 from lmc.models import Pass
-from lmc.models.rows import SHIFT, STRETCH, BatchNorm
+from lmc.models.norms import D_MAX, R_MAX, BatchNorm
 from lmc.pyg.core_rows_mode import CoreRowsMode
 
 N, CORE, WIDTH = 9, 5, 4
@@ -141,7 +141,7 @@ def test_steady_statistics_far_from_the_running_ones_are_corrected_in_part() -> 
     bn.num_batches_tracked.fill_(10**6)
     got = bn(x, Pass(num_core=CORE, batch_renorm=True))
     own = (x - x[:CORE].mean(0)) / (x[:CORE].var(0, correction=0) + bn.eps).sqrt()
-    torch.testing.assert_close(got, (own / STRETCH - SHIFT) * bn.weight + bn.bias, **TOLERANCE)
+    torch.testing.assert_close(got, (own / R_MAX - D_MAX) * bn.weight + bn.bias, **TOLERANCE)
 
 
 def test_running_statistics_of_steady_batches_are_those_of_all_their_rows() -> None:
@@ -159,8 +159,8 @@ def test_steady_gradients_are_those_of_batch_norm_times_a_constant_map() -> None
     got = torch.autograd.grad(bn(x, Pass(num_core=CORE, batch_renorm=True)), [x, bn.weight, bn.bias], v)
     mean, var = x[:CORE].detach().mean(0), x[:CORE].detach().var(0, correction=0)
     scale = (bn.running_var + bn.eps).rsqrt()
-    r = ((var + bn.eps).sqrt() * scale).clamp(1 / STRETCH, STRETCH)
-    d = ((mean - bn.running_mean) * scale).clamp(-SHIFT, SHIFT)
+    r = ((var + bn.eps).sqrt() * scale).clamp(1 / R_MAX, R_MAX)
+    d = ((mean - bn.running_mean) * scale).clamp(-D_MAX, D_MAX)
     plain = nn.BatchNorm1d(WIDTH, affine=False).double()
     core = (plain(x[:CORE]) * r + d) * bn.weight + bn.bias
     halo = ((x[CORE:] - mean) / (var + bn.eps).sqrt() * r + d) * bn.weight.detach() + bn.bias.detach()

@@ -7,7 +7,7 @@ import torch
 
 from helpers import chance, lonely_graph, random_graph, random_sparse
 from lmc.graph import gcn_norm
-from lmc.kernels import neighbours as fused
+from lmc.kernels import neighbours as kernel
 from lmc.sampling import Neighbours, joined
 from lmc.sampling.neighbours import distinct
 
@@ -107,9 +107,9 @@ def test_the_kernel_draws_what_plain_torch_draws(fanout: int, loops: bool, monke
         neighbours = Neighbours(P)
         assert fanout < int(P.degrees().max()) - 1
         if plain:
-            monkeypatch.setattr(fused, "available", lambda *_: False)
+            monkeypatch.setattr(kernel, "triton_available", lambda *_: False)
         else:
-            assert fused.available(rows, fanout)
+            assert kernel.triton_available(rows)
         generator = torch.Generator("cuda").manual_seed(4)
         found.append(neighbours._slots(rows, fanout, generator))
     assert torch.equal(found[0][0], found[1][0])

@@ -1,4 +1,4 @@
-"""Arrays in page-locked host memory, which a GPU reads over the bus: for what does not fit on it."""
+"""Arrays in pinned (page-locked) host memory, which kernels on a GPU read over the bus."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ import weakref
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # no GPU build of torch, no Triton
-    triton = None
+from lmc.kernels.availability import tl, triton, triton_available
 
 BLOCK = 1024
 GRID = 64
 READ_ONLY = 8
-"""cudaHostRegisterReadOnly."""
+"""The flag cudaHostRegisterReadOnly."""
 
 if triton is not None:
 
@@ -32,10 +28,10 @@ if triton is not None:
 
 
 def take(array: Tensor, at: Tensor) -> Tensor:
-    """array[at], on the device of ``at``; both have one dimension."""
+    """``array[at]`` on the device of ``at``; both have one dimension."""
     if array.device == at.device:
         return array[at]
-    if triton is None or not at.is_cuda or not array.is_pinned():
+    if not (triton_available(at) and array.is_pinned()):
         return array[at.cpu()].to(at.device)
     out = torch.empty(at.shape, dtype=array.dtype, device=at.device)
     if at.numel():
@@ -44,18 +40,26 @@ def take(array: Tensor, at: Tensor) -> Tensor:
 
 
 def allocate_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros in pages of their own, which can be locked without those of others; torch's own page-locked memory comes in
-    powers of two."""
+    """Zeros in memory pages that hold nothing else, so that they can be pinned alone.
+
+    Torch's own pinned memory is not used because it is allocated in powers of two.
+    """
     count = math.prod(shape)
     if not count:
         return torch.zeros(shape, dtype=dtype)
-    own = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, **own), dtype=dtype, count=count).view(shape)
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, **flags), dtype=dtype, count=count).view(shape)
 
 
 def pin(rows: Tensor, device: torch.device, owner: object, read_only: bool = False) -> bool:
-    """Page-lock host memory while ``owner`` lives, so that the kernels can reach it, or but read it; whether that went
-    well."""
+    """Pin host memory as long as ``owner`` lives, so that kernels on ``device`` can read and write it.
+
+    Args:
+        read_only: kernels may only read the memory. The pages of a file can only be pinned in this way, if at all.
+
+    Returns:
+        Whether the memory is pinned now.
+    """
     if triton is None or device.type != "cuda" or not rows.numel() or not rows.is_contiguous():
         return False
     if rows.is_pinned():
@@ -63,13 +67,13 @@ def pin(rows: Tensor, device: torch.device, owner: object, read_only: bool = Fal
     with torch.cuda.device(device):
         failed = int(torch.cuda.cudart().cudaHostRegister(rows.data_ptr(), rows.nbytes, READ_ONLY if read_only else 0))
         if failed:
-            with contextlib.suppress(RuntimeError):  # the next launch would be blamed for it
+            with contextlib.suppress(RuntimeError):  # otherwise the next launch would report this error
                 torch.zeros(1, device=device)
             return False
-    # the finaliser holds the memory: it is not given back before it is unlocked
-    weakref.finalize(owner, _unlock, rows).atexit = False
+    # the finaliser keeps a reference to the memory, so it is not freed before it is unpinned
+    weakref.finalize(owner, _unpin, rows).atexit = False
     return True
 
 
-def _unlock(rows: Tensor) -> None:
+def _unpin(rows: Tensor) -> None:
     torch.cuda.cudart().cudaHostUnregister(rows.data_ptr())

@@ -32,9 +32,10 @@ from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, Extractor, accumulate, spmm
 from lmc.kernels import ledger as fused
+from lmc.kernels.sums import column_sums
 from lmc.methods.base import EXACT_ON_ONE_PART, HistoryMethod, Kept, Layout
 from lmc.models import Operator, Pass, evaluating
-from lmc.models.rows import as_rows, outer, total
+from lmc.models.rows import as_rows, outer
 from lmc.sampling import Clusters
 from lmc.stores import Rows, Table
 
@@ -178,7 +179,7 @@ class _CompleteLinear(torch.autograd.Function):
         q_core = spmm(core, v[:c])
         dW = outer(v[:c], known_core).add_(outer(q_core, news))
         dt = accumulate(q_core, halo, v[c:]) @ W
-        return dt, dW, total(v[:c]) if ctx.needs_input_grad[2] else None, None, None
+        return dt, dW, column_sums(v[:c]) if ctx.needs_input_grad[2] else None, None, None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
 from lmc.graph import CSR
-from lmc.kernels.dropout import dropout as drop
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.activation import Activation, drop
+from lmc.models.base import Layer, Model, check_share, configure
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear
 
 
 class APPNPLayer(Layer):
@@ -16,9 +16,8 @@ class APPNPLayer(Layer):
 
     def __init__(self, width: int, alpha: float) -> None:
         super().__init__()
-        self.activation = None
-        self.out_width = width
-        self.alpha, self.dropout = alpha, 0.0
+        self.out_width, self.activation, self.dropout = width, None, 0.0
+        self.alpha = alpha
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(h, Tensor)  # the features are always encoded
@@ -27,7 +26,7 @@ class APPNPLayer(Layer):
 
 
 class APPNP(Model):
-    """An MLP of two Linears predicts, h^0 = W_b dropout(relu(norm(W_a x))); L steps propagate, with teleport.
+    """An MLP of two Linears predicts, h^0 = W_b dropout(relu(norm(W_a x))); L steps propagate with teleport.
 
     Departure: no dropout on the entries of P.
 
@@ -56,9 +55,8 @@ class APPNP(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
-        if not 0 <= alpha <= 1:
-            raise ConfigError(f"expected alpha in [0, 1] (got {alpha})")
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
+        check_share("alpha", alpha)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = Activation(hidden, norm)
         self.lin_predict = Linear(hidden, out_width)
@@ -67,9 +65,7 @@ class APPNP(Model):
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor:
         h = super().encode(x, p)
-        if self.training and p.dropout:
-            h = drop(h, self.dropout, p.generator)
-        return self.lin_predict(h, p)
+        return self.lin_predict(drop(h, self.dropout, p, self.training), p)
 
     @property
     def message_widths(self) -> dict[int, int]:

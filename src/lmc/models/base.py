@@ -1,6 +1,6 @@
 """What a model is to a method: an encoder, layers, a decoder. Models know no method.
 
-A layer is the paper's equation (4) in two strokes, so that a method may cut between them:
+A layer is the paper's equation (4) in two parts, so that a method may store the state between them:
 
     s^l = layer(h^{l-1})        aggregation and the affine map: the state before the activation
     h^l = layer.activate(s^l)   norm and nonlinearity, row by row
@@ -9,57 +9,31 @@ A layer is the paper's equation (4) in two strokes, so that a method may cut bet
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, normalise, renormalise
-from lmc.kernels import rows as fused
-from lmc.kernels.dropout import dropout
-from lmc.models.rows import BatchNorm, Bias, Drawn, LayerNorm, Linear, Operator, Pass
+from lmc.models.activation import Activation, drop
+from lmc.models.norms import BatchNorm
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear, Resettable
 
-NORMS = (None, "layer", "batch")
-
-
-class Activation(nn.Module):
-    """norm, then ReLU; row by row.
-
-    Args:
-        dropout: the rate of the dropout that follows, where one does: the two are then drawn in one pass where that is
-            cheaper, and :func:`drop` finds what was drawn.
-    """
-
-    def __init__(self, width: int, norm: str | None, dropout: float = 0.0) -> None:
-        super().__init__()
-        self._dropout = dropout
-        if norm not in NORMS:
-            raise ConfigError(f"expected norm in {NORMS} (got {norm!r})")
-        self.norm = None if norm is None else LayerNorm(width) if norm == "layer" else BatchNorm(width)
-
-    def forward(self, s: Tensor, p: Pass) -> Tensor:
-        s = s if self.norm is None else self.norm(s, p)
-        if not (self.training and p.dropout and self._dropout and fused.available(s)):
-            return s.relu()
-        h, t = fused.RectifyAndDrop.apply(s, self._dropout, p.generator)
-        p.drawn[id(h)] = h, t, self._dropout
-        return h
-
-
-def drop(h: Tensor | CSR, rate: float, p: Pass) -> Tensor | CSR:
-    """h with dropout: what was drawn with its activation, or drawn now."""
-    _, t, drawn = p.drawn.pop(id(h), (None, None, None))
-    return t if t is not None and drawn == rate else dropout(h, rate, p.generator)
+Rows = TypeVar("Rows", Tensor, Tensor | CSR)
 
 
 class Layer(nn.Module, ABC):
-    """One message-passing layer; ``activation`` is None where nothing follows the affine map."""
+    """One message-passing layer."""
 
-    activation: Activation | None
     out_width: int
+    """The width of the state s^l."""
+    activation: Activation | None
+    """What follows the state; None: nothing does."""
     dropout: float
+    """The rate of the dropout on the layer's input h^{l-1}."""
     affine: bool = True
     """Whether s^l is an affine function of P t, so that the Jacobian of a row does not depend on its aggregate."""
     linear: bool = True
@@ -69,15 +43,15 @@ class Layer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        """s^l for the rows P gives out, from h^{l-1} of the rows P takes in; h0 is the encoded input."""
+        """s^l of P's output rows, from h^{l-1} of P's input rows; h0 is the encoded input h^0."""
 
     def activate(self, s: Tensor, p: Pass) -> Tensor:
         """h^l from s^l."""
         return s if self.activation is None else self.activation(s, p)
 
-    def drop(self, h: Tensor | CSR, p: Pass) -> Tensor | CSR:
+    def drop(self, h: Rows, p: Pass) -> Rows:
         """h^{l-1} with dropout, in training."""
-        return drop(h, self.dropout, p) if self.training and p.dropout else h
+        return drop(h, self.dropout, p, self.training)
 
 
 class Model(nn.Module, ABC):
@@ -98,24 +72,24 @@ class Model(nn.Module, ABC):
     transforms_before_aggregating: bool = False
     """Whether parameters are applied to rows before they are aggregated."""
     reads_all_rows: bool = False
-    """Whether the input of every row of a batch is read, also where the first operator takes in fewer."""
+    """Whether the input of every row of a batch is read, also where the first operator has fewer inputs."""
     owns_forward: bool = False
     """Whether the model runs its own forward pass (``run_forward``) instead of being run layer by layer."""
     keeps_features: bool = False
     """Whether the first layer reads X beside a constant P X."""
     recurrent: bool = False
     """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
-
-    @property
-    def recordable(self) -> bool:
-        """Whether a pass does the same operations every time, none of which the host waits for: it can be recorded."""
-        return not (self.owns_forward or self.recurrent)
+    aggregates_features: bool = False
+    """Whether the first layer reads P X alone, apart from dropout on X."""
+    recordable: bool = True
+    """Whether a pass always runs the same operations without waiting for the device, so that a CUDA graph can record
+    it."""
 
     def prepare(self, P: CSR) -> None:
         """Called once with the whole graph's aggregation matrix, before training on it."""
 
     def project(self) -> None:
-        """Bring the parameters back to where the model is well-posed; call it after every optimiser step."""
+        """Project the parameters onto the set where the model is well-posed; called after every optimiser step."""
 
     @property
     def num_layers(self) -> int:
@@ -151,7 +125,7 @@ class Model(nn.Module, ABC):
 
     @property
     def message_widths(self) -> dict[int, int]:
-        """The width of what each layer aggregates, for aggregations that are neither constant nor of the features."""
+        """The width of the rows that each layer aggregates, for aggregations that are neither constant nor of X."""
         widths = {l + 1: width for l, width in enumerate(self.widths[:-1], start=1)}
         if self.lin_in is not None:
             widths[1] = self.lin_in.weight.shape[0]
@@ -159,17 +133,12 @@ class Model(nn.Module, ABC):
 
     @property
     def constant_input(self) -> bool:
-        """Whether the first layer reads P X alone, and P X is constant; a model has to say so."""
-        return False
-
-    @property
-    def aggregates_features(self) -> bool:
-        """Whether the first layer reads P X alone, but for dropout on X; a model has to say so."""
-        return self.constant_input
+        """Whether the first layer reads P X alone, and P X is constant."""
+        return self.aggregates_features and self.input_dropout == 0
 
     @property
     def settings(self) -> dict[str, object]:
-        """Every plain number, word and flag of the model and its parts, by name: what its parameters do not tell."""
+        """Every number, word and flag of the model and its parts by name: what its parameters do not determine."""
         return {
             f"{path}.{key}".lstrip("."): value
             for path, module in self.named_modules()
@@ -182,25 +151,24 @@ class Model(nn.Module, ABC):
         return [normalise(adj, self.normalisation, dtype)], (0,) * self.num_layers
 
     def renormalise(self, block: CSR, l: int) -> CSR:
-        """The matrix of layer l on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
+        """The matrix of layer l on the subgraph whose pattern is ``block``, taken as a graph of its own."""
         return renormalise(block, self.normalisation)
 
     def well_posed(self, block: CSR) -> CSR:
-        """The matrix to aggregate with in the place of ``block``, sampled from P; recurrent models need one on which
-        they have a fixed point."""
+        """The matrix to aggregate with instead of ``block``, a sample of P; recurrent models scale it so that their
+        fixed point exists."""
         return block
 
     def run_forward(
         self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]
     ) -> Tensor:
-        """Logits, where the model ``owns_forward``: it calls ``at(l, layer)`` for every state, with ``layer(P)`` to
-        compute it, and goes on with what it gets."""
+        """Logits of a model that ``owns_forward``. It calls ``at(l, layer)`` for the state of every layer, where
+        ``layer(P)`` computes that state, and continues with the result."""
         raise NotImplementedError
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0, row by row from the features: exact for halo rows too."""
-        if self.training and p.dropout:
-            x = dropout(x, self.input_dropout, p.generator)
+        x = drop(x, self.input_dropout, p, self.training)
         if self.lin_in is None:
             return x
         s = self.lin_in(x, p)
@@ -208,9 +176,7 @@ class Model(nn.Module, ABC):
 
     def decode(self, h: Tensor, p: Pass) -> Tensor:
         """Logits, row by row from h^L."""
-        if self.lin_out is None:
-            return h
-        return self.lin_out(drop(h, self.dropout, p) if self.training and p.dropout else h, p)
+        return h if self.lin_out is None else self.lin_out(drop(h, self.dropout, p, self.training), p)
 
     def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
         p = p or Pass()
@@ -221,53 +187,50 @@ class Model(nn.Module, ABC):
         assert isinstance(h, Tensor)
         return self.decode(h, p)
 
-    def _set_up(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int,
-        dropout: float,
-        input_dropout: float | bool,
-        **sizes: int,
-    ) -> None:
-        """Check and keep what every model is given; ``sizes`` are further widths and counts of at least one."""
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, **sizes)
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
-
     def reset_parameters(self, seed: int) -> None:
-        """Draw the initial parameters from ``seed``; no global generator is touched."""
+        """Draw the initial parameters from ``seed``, without torch's global generator."""
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
-            if isinstance(module, Drawn):
+            if isinstance(module, Resettable | BatchNorm):
                 module.reset_parameters(generator)
-            elif isinstance(module, LayerNorm):
-                nn.init.ones_(module.weight)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, BatchNorm):
-                module.reset_parameters()
-            elif isinstance(module, Bias):
-                nn.init.zeros_(module.bias)
 
 
-def input_rate(input_dropout: float | bool, dropout: float) -> float:
-    """The rate on the features: a number of its own, or True for the same as elsewhere."""
-    if isinstance(input_dropout, bool):
-        return dropout if input_dropout else 0.0
-    return check_rate("input_dropout", input_dropout)
+def configure(
+    model: Model, in_width: int, out_width: int, dropout: float, input_dropout: float | bool, **sizes: int
+) -> None:
+    """Check the arguments that all models share, and store widths and rates in the model.
 
-
-def check_rate(name: str, rate: float) -> float:
-    """A dropout rate in [0, 1)."""
-    if not 0 <= rate < 1:
-        raise ConfigError(f"expected {name} in [0, 1) (got {rate})")
-    return float(rate)
-
-
-def check_sizes(**sizes: int) -> None:
-    """Widths and depths of at least one."""
-    for name, size in sizes.items():
+    Args:
+        input_dropout: the rate on the features; True: the same rate as ``dropout``.
+        sizes: further widths and counts, each at least 1.
+    """
+    for name, size in {"in_width": in_width, "out_width": out_width, **sizes}.items():
         if size < 1:
             raise ConfigError(f"expected {name} of at least 1 (got {size})")
+    if isinstance(input_dropout, bool):
+        input_dropout = dropout if input_dropout else 0.0
+    for name, rate in (("dropout", dropout), ("input_dropout", input_dropout)):
+        if not 0 <= rate < 1:
+            raise ConfigError(f"expected {name} in [0, 1) (got {rate})")
+    model.in_width, model.out_width = in_width, out_width
+    model.dropout, model.input_dropout = float(dropout), float(input_dropout)
+
+
+def check_share(name: str, value: float) -> float:
+    """``value`` where it is in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise ConfigError(f"expected {name} in [0, 1] (got {value})")
+    return value
+
+
+def layer_shapes(
+    in_width: int, hidden: int, out_width: int, num_layers: int, linear_in: bool = False, linear_out: bool = False
+) -> Iterator[tuple[int, int, bool, bool]]:
+    """For every layer its input width, its output width, whether it reads the features and whether it gives the logits.
+
+    Args:
+        linear_in, linear_out: a Linear is before the first and after the last layer, so that both have hidden rows.
+    """
+    for l in range(1, num_layers + 1):
+        first, last = l == 1 and not linear_in, l == num_layers and not linear_out
+        yield in_width if first else hidden, out_width if last else hidden, first, last

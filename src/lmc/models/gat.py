@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,15 +10,17 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, WithStoredHalo, spmm
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Bias, Drawn, Linear, Operator, Pass
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, Model, configure, layer_shapes
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Bias, Linear, Resettable, glorot
 
-EMPTY = -1e4
-"""The logarithm of no sum at all, as a number that can be mixed with others."""
+LOG_ZERO = -1e4
+"""The logarithm of an empty sum, as a finite number: histories mix it with others."""
 
 
 class _Weighted(torch.autograd.Function):
-    """m_i = sum over the entries (i, j) of A of w_ij t_j, for one head: two sparse products and no row per edge."""
+    """m_i = sum over the entries (i, j) of A of w_ij t_j, for one head, by sparse products, without a row per edge."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, w: Tensor, A: CSR, row: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ class _Weighted(torch.autograd.Function):
         return dt, dw, None, None
 
 
-class Attention(Drawn):
+class Attention(Resettable):
     """u_src = t a_src and u_dst = t a_dst for every head, each a row-wise map of its own."""
 
     def __init__(self, heads: int, width: int) -> None:
@@ -45,11 +46,9 @@ class Attention(Drawn):
         self.src = nn.Parameter(torch.zeros(heads, width))
         self.dst = nn.Parameter(torch.zeros(heads, width))
 
-    def reset_parameters(self, generator: torch.Generator) -> None:
-        bound = math.sqrt(6.0 / sum(self.src.shape))
-        with torch.no_grad():
-            for a in (self.src, self.dst):
-                a.uniform_(-bound, bound, generator=generator)
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        for a in (self.src, self.dst):
+            glorot(a, generator)
 
     def forward(self, t: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
         c = p.core_of(t.shape[0])
@@ -81,13 +80,13 @@ class Heads(Activation):
 class GATLayer(Layer):
     """t = dropout(h^{l-1}) W;  e_ij = leaky_relu(u_src,j + u_dst,i);  m_i = sum_j exp(e_ij - log Z_i) t_j.
 
-    The state is s^l = [m | log Z], Z_i = sum_j exp(e_ij), for every head. A batch does not show a halo row all of its
-    neighbours, so neither its Z nor its m. Both are in the history. With them as constants,
+    The state is s^l = [m | log Z], Z_i = sum_j exp(e_ij), for every head. A batch does not contain all neighbours of a
+    halo row, so neither its Z nor its m can be computed. Both are in the history. With them as constants M and Z,
 
         m_i = sum_{j in ext} w_ij t_j + (1 - sum_{j in ext} w_ij) M_i,   w_ij = exp(e_ij - log Z_i),
 
     has the Jacobian of the complete row, dm_i/de_ij = w_ij (t_j - M_i): with exact histories LMC4Conv is exact. A
-    history that is too old to be true, log Z_i below what the batch alone sums to, is raised to that.
+    stored log Z_i that is smaller than the sum over the batch alone is out of date, and is raised to that sum.
     """
 
     affine = False
@@ -100,9 +99,8 @@ class GATLayer(Layer):
         super().__init__()
         self.lin = Linear(in_width, heads * width, bias=False)
         self.attention = Attention(heads, width)
-        self.activation = activation
-        self.out_width = heads * width + heads
-        self.heads, self.width, self.dropout, self.slope = heads, width, dropout, slope
+        self.out_width, self.activation, self.dropout = heads * width + heads, activation, dropout
+        self.heads, self.width, self.slope = heads, width, slope
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(P, Aggregation)
@@ -117,27 +115,25 @@ class GATLayer(Layer):
             c = A.num_rows - stored.shape[0]
             log_z = torch.cat([log_z[:c], torch.maximum(stored, log_z[c:].detach())])
         w = (e - log_z.index_select(0, row)).exp()
-        m = torch.cat([_Weighted.apply(head, w[:, k].contiguous(), A, row) for k, head in enumerate(self._split(t))], 1)
+        heads = [head.contiguous() for head in t.split(self.width, 1)]
+        m = torch.cat([_Weighted.apply(head, w[:, k].contiguous(), A, row) for k, head in enumerate(heads)], 1)
         if isinstance(P, WithStoredHalo):
-            m = torch.cat([m[:c], m[c:] + self._unseen(w, row, c, P.stored_halo)])
+            m = torch.cat([m[:c], m[c:] + self._outside(w, row, c, P.stored_halo)])
         return torch.cat([m, log_z], 1)
 
-    def _split(self, t: Tensor) -> list[Tensor]:
-        return [head.contiguous() for head in t.split(self.width, 1)]
-
-    def _unseen(self, w: Tensor, row: Tensor, c: int, recalled: Tensor) -> Tensor:
-        """(1 - sum_j w_ij) M_i for the halo rows."""
-        seen = w.new_zeros(c + recalled.shape[0], self.heads).index_add(0, row, w)[c:]
-        M = recalled[:, : -self.heads].view(-1, self.heads, self.width)
-        return ((1 - seen).unsqueeze(2) * M).flatten(1)
+    def _outside(self, w: Tensor, row: Tensor, c: int, stored_halo: Tensor) -> Tensor:
+        """(1 - sum_j w_ij) M_i for the halo rows: the messages from outside ext."""
+        inside = w.new_zeros(c + stored_halo.shape[0], self.heads).index_add(0, row, w)[c:]
+        M = stored_halo[:, : -self.heads].view(-1, self.heads, self.width)
+        return ((1 - inside).unsqueeze(2) * M).flatten(1)
 
 
 def log_sum_exp(e: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """log of the sum over the entries of each row of exp(e), per column; very low for a row without entries."""
+    """log of the sum over the entries of each row of exp(e), per column; LOG_ZERO for a row without entries."""
     index = row.unsqueeze(1).expand_as(e)
     top = e.new_full((num_rows, e.shape[1]), -torch.inf).scatter_reduce(0, index, e.detach(), "amax")
     total = torch.zeros_like(top).index_add(0, row, (e - top.index_select(0, row)).exp())
-    return torch.where(top > -torch.inf, top + total.log(), EMPTY)
+    return torch.where(top > -torch.inf, top + total.log(), LOG_ZERO)
 
 
 class GAT(Model):
@@ -172,21 +168,12 @@ class GAT(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout, heads=heads)
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, heads=heads)
         if hidden % heads:
             raise ConfigError(f"expected heads that divide hidden = {hidden} (got {heads})")
         self.layers = nn.ModuleList()
-        for l in range(1, num_layers + 1):
-            first, last = l == 1, l == num_layers
+        for a, _, first, last in layer_shapes(in_width, hidden, out_width, num_layers):
             width = out_width if last else hidden // heads
-            self.layers.append(
-                GATLayer(
-                    in_width if first else hidden,
-                    heads,
-                    width,
-                    0.0 if first else self.dropout,
-                    negative_slope,
-                    Heads(heads, width, norm, last),
-                )
-            )
+            activation = Heads(heads, width, norm, last)
+            self.layers.append(GATLayer(a, heads, width, 0.0 if first else self.dropout, negative_slope, activation))
         self.reset_parameters(seed)

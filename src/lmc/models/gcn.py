@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lmc.graph import CSR
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, Model, configure, layer_shapes
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear
 
 
 class GCNLayer(Layer):
@@ -17,9 +19,7 @@ class GCNLayer(Layer):
     ) -> None:
         super().__init__()
         self.lin = Linear(in_width, out_width)
-        self.activation = activation
-        self.out_width = out_width
-        self.dropout = dropout
+        self.out_width, self.activation, self.dropout = out_width, activation, dropout
         self.residual = residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
@@ -39,7 +39,7 @@ class GCN(Model):
         out_width: number of classes.
         num_layers: L, the number of aggregations.
         dropout: rate on the input of every layer but the first.
-        input_dropout: rate on the features too; True: the same rate. The first aggregation is then not constant.
+        input_dropout: rate on the features; True: the same rate. The first aggregation is then not constant.
         norm: None, "layer" or "batch", before each ReLU.
         residual: add each layer's hidden input to its output where the widths agree.
         linear_in, linear_out: a Linear before the first and after the last aggregation.
@@ -62,31 +62,21 @@ class GCN(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         self.lin_in = Linear(in_width, hidden) if linear_in else None
         self.act_in = Activation(hidden, norm, self.dropout) if linear_in else None
         self.lin_out = Linear(hidden, out_width) if linear_out else None
-        self.layers = nn.ModuleList()
-        for l in range(1, num_layers + 1):
-            first, last = l == 1, l == num_layers and not linear_out
-            self.layers.append(
-                GCNLayer(
-                    in_width if first and not linear_in else hidden,
-                    out_width if last else hidden,
-                    # the features' own dropout is input_dropout, applied by encode
-                    0.0 if first and not linear_in else self.dropout,
-                    None if last else Activation(hidden, norm, self.dropout),
-                    # a residual joins hidden states; the features are not one, and may be aggregated already
-                    residual and not (first and not linear_in) and not (last and hidden != out_width),
-                )
+        self.layers = nn.ModuleList(
+            GCNLayer(
+                a,
+                b,
+                # encode() drops the features, at the rate input_dropout
+                0.0 if first else self.dropout,
+                None if last else Activation(hidden, norm, self.dropout),
+                # a residual joins hidden states; the features are no hidden state, and may be aggregated already
+                residual and not first and a == b,
             )
+            for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers, linear_in, linear_out)
+        )
+        self.aggregates_features = not linear_in
         self.reset_parameters(seed)
-
-    @property
-    def constant_input(self) -> bool:
-        """Yes, unless the features are transformed or dropped out before they are aggregated."""
-        return self.aggregates_features and self.input_dropout == 0
-
-    @property
-    def aggregates_features(self) -> bool:
-        return self.lin_in is None

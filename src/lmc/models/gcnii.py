@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, Model, check_share, configure
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear
 
 
 class GCNIILayer(Layer):
@@ -32,17 +34,14 @@ class GCNIILayer(Layer):
         super().__init__()
         self.lin = Linear(width, width, bias=False)
         self.lin0 = None if shared_weights else Linear(width, width, bias=False)
-        self.activation = activation
-        self.out_width = width
-        self.alpha, self.beta, self.dropout, self.residual = alpha, beta, dropout, residual
+        self.out_width, self.activation, self.dropout = width, activation, dropout
+        self.alpha, self.beta, self.residual = alpha, beta, residual
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        t = self.drop(h, p)
         assert isinstance(h, Tensor)  # the features are always encoded, so h and h0 are dense
         assert isinstance(h0, Tensor)
-        assert isinstance(t, Tensor)
         initial = h0[: P.num_outputs]
-        m = P(t, h)
+        m = P(self.drop(h, p), h)
         z = m.lerp(initial, self.alpha)
         if self.lin0 is None:
             s = z.lerp(self.lin(z, p), self.beta)
@@ -83,9 +82,8 @@ class GCNII(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
-        if not 0 <= alpha <= 1:
-            raise ConfigError(f"expected alpha in [0, 1] (got {alpha})")
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
+        check_share("alpha", alpha)
         if theta < 0:
             raise ConfigError(f"expected theta of at least 0 (got {theta})")
         self.lin_in = Linear(in_width, hidden)

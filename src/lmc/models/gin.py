@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lmc.graph import CSR
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, Model, configure
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear
 
 
 class MLPActivation(Activation):
@@ -27,14 +29,12 @@ class GINLayer(Layer):
 
     def __init__(self, width: int, eps: float, dropout: float, activation: Activation) -> None:
         super().__init__()
-        self.activation = activation
-        self.out_width = width
-        self.eps, self.dropout = eps, dropout
+        self.out_width, self.activation, self.dropout = width, activation, dropout
+        self.eps = eps
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        t = self.drop(h, p)
         assert isinstance(h, Tensor)  # the features are always encoded
-        assert isinstance(t, Tensor)
+        t = self.drop(h, p)
         s = P(t, h)
         return s + self.eps * t[: P.num_outputs] if self.eps else s
 
@@ -42,12 +42,12 @@ class GINLayer(Layer):
 class GIN(Model):
     """An MLP and a sum over the neighbours, L times; then norm, ReLU and a Linear out.
 
-    Departure: the paper sums first, h^l = MLP(sum of h^{l-1}). Here each MLP stands before its sum, so that the state
-    that the histories keep is linear in the messages and LMC4Conv is exact with exact histories. As a function of the
-    graph the two differ by one MLP at each end.
+    Departure: the paper sums first, h^l = MLP(sum of h^{l-1}). Here each MLP is before its sum, so that the state in
+    the histories is linear in the messages, and LMC4Conv is exact with exact histories. As functions of the graph the
+    two differ by one MLP at each end.
 
     Args:
-        eps: weight of a node's own message beside 1; fixed.
+        eps: weight of a node's own message in addition to 1; fixed.
 
     The other arguments are those of :class:`lmc.models.GCN`.
     """
@@ -68,19 +68,15 @@ class GIN(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = Activation(hidden, norm)
         self.lin_first = Linear(hidden, hidden)
         self.lin_out = Linear(hidden, out_width)
+        activations = [MLPActivation(hidden, norm) for _ in range(num_layers - 1)]
         self.layers = nn.ModuleList(
-            GINLayer(
-                hidden,
-                float(eps),
-                self.dropout,
-                MLPActivation(hidden, norm) if l < num_layers else Activation(hidden, norm, self.dropout),
-            )
-            for l in range(1, num_layers + 1)
+            GINLayer(hidden, float(eps), self.dropout, activation)
+            for activation in [*activations, Activation(hidden, norm, self.dropout)]
         )
         self.reset_parameters(seed)
 

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, Model, configure, layer_shapes
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear, first_rows
 
 AGGREGATORS = ("mean", "max", "min", "std")
 
@@ -30,9 +32,8 @@ class PNALayer(Layer):
         self.lin_message = Linear(in_width, width)
         self.lin_own = Linear(in_width, out_width)
         self.lin = Linear(3 * len(AGGREGATORS) * width, out_width, bias=False)
-        self.activation = activation
-        self.out_width = out_width
-        self.delta, self.dropout = delta, dropout
+        self.out_width, self.activation, self.dropout = out_width, activation, dropout
+        self.delta = delta
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(P, Aggregation)
@@ -45,8 +46,7 @@ class PNALayer(Layer):
         up = log_degree / self.delta
         # a node without neighbours has nothing to scale
         down = torch.where(log_degree > 0, self.delta / log_degree, 0)
-        own = t.leading(P.num_outputs) if isinstance(t, CSR) else t[: P.num_outputs]
-        return self.lin(torch.cat([m, m * up, m * down], 1), p) + self.lin_own(own, p)
+        return self.lin(torch.cat([m, m * up, m * down], 1), p) + self.lin_own(first_rows(t, P.num_outputs), p)
 
 
 def _degrees(A: CSR) -> Tensor:
@@ -56,7 +56,7 @@ def _degrees(A: CSR) -> Tensor:
 
 
 def _extremes(A: CSR, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum and minimum over the neighbours that the batch shows; zero without any."""
+    """Maximum and minimum over the neighbours in the batch; zero where there are none."""
     row, col = A.off_diagonal()
     messages = u.index_select(0, col)
     index = row.unsqueeze(1).expand_as(messages)
@@ -68,9 +68,9 @@ def _extremes(A: CSR, u: Tensor) -> tuple[Tensor, Tensor]:
 class PNA(Model):
     """L layers with four aggregators and three scalers; norm, ReLU and dropout between them.
 
-    Departures: the message is a Linear of the neighbour alone (its part of the node itself is in ``lin_own``), one
-    tower. Maximum, minimum and deviation of an incomplete neighbourhood have other Jacobians than those of the whole
-    one, so LMC4Conv is not exact with exact histories; core rows are.
+    Departures: the message is a Linear of the neighbour alone (the part of the node itself is in ``lin_own``), and
+    there is one tower. Maximum, minimum and deviation of an incomplete neighbourhood have other Jacobians than those of
+    the whole one, so LMC4Conv is not exact for halo rows with exact histories; core rows are exact.
 
     Args:
         width: of a message; by default a quarter of ``hidden``, at least 1.
@@ -99,20 +99,18 @@ class PNA(Model):
     ) -> None:
         super().__init__()
         width = max(1, hidden // 4) if width is None else width
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout, width=width)
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, width=width)
         if not delta > 0:
             raise ConfigError(f"expected a positive delta (got {delta})")
-        self.layers = nn.ModuleList()
-        for l in range(1, num_layers + 1):
-            first, last = l == 1, l == num_layers
-            self.layers.append(
-                PNALayer(
-                    in_width if first else hidden,
-                    out_width if last else hidden,
-                    width,
-                    delta,
-                    0.0 if first else self.dropout,
-                    None if last else Activation(hidden, norm, self.dropout),
-                )
+        self.layers = nn.ModuleList(
+            PNALayer(
+                a,
+                b,
+                width,
+                delta,
+                0.0 if first else self.dropout,
+                None if last else Activation(hidden, norm, self.dropout),
             )
+            for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers)
+        )
         self.reset_parameters(seed)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
-from lmc.models.base import Activation, Layer, check_rate, check_sizes, input_rate
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, configure
+from lmc.models.passes import Operator, Pass
 from lmc.models.recurrent import Recurrent, with_tolerance
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.rows import Linear
 from lmc.models.wellposed import onto_l1_ball, perron
 from lmc.solvers import Solver
 
@@ -28,9 +30,7 @@ class RecLayer(Layer):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.lin = Linear(width, width, bias=False)
-        self.activation = Activation(width, None)
-        self.out_width = width
-        self.dropout = 0.0
+        self.out_width, self.activation, self.dropout = width, Activation(width, None), 0.0
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(h0, Tensor)
@@ -75,14 +75,11 @@ class RecGCN(Recurrent):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width)
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden)
         if p not in ("1", "inf"):
             raise ConfigError(f'expected p "1" or "inf" (got {p!r})')
         if not 0 < kappa < 1:
             raise ConfigError(f"expected kappa in (0, 1) (got {kappa}): at 1 the fixed point may not exist")
-        self.in_width, self.out_width = in_width, out_width
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
         self.p, self.kappa = p, float(kappa)
         self.solver = with_tolerance(solver, tol)
         self.lin_in = Linear(in_width, hidden)

@@ -20,7 +20,8 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation
 from lmc.models.base import Model
 from lmc.models.equilibrium import Equilibrium, Solves, equilibrium
-from lmc.models.rows import Linear, Operator, Pass
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear
 from lmc.solvers import Solver, solver
 
 
@@ -28,6 +29,7 @@ class Recurrent(Model):
     """A model whose one layer is iterated to its fixed point; ``solver`` says how far."""
 
     recurrent = True
+    recordable = False  # the host reads residuals
     reads_input = True
     solver: Solver
 

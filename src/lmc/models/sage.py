@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from lmc.graph import CSR, Precomputed
-from lmc.models.base import Activation, Layer, Model
-from lmc.models.rows import Linear, Operator, Pass, linear
+from lmc.models.activation import Activation
+from lmc.models.base import Layer, Model, configure, layer_shapes
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear, first_rows, linear
 
 
 class SAGELayer(Layer):
@@ -17,22 +19,21 @@ class SAGELayer(Layer):
         super().__init__()
         self.lin = Linear(in_width, out_width)
         self.lin_own = Linear(in_width, out_width, bias=False)
-        self.activation = activation
-        self.out_width = out_width
-        self.dropout = dropout
+        self.out_width, self.activation, self.dropout = out_width, activation, dropout
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         if isinstance(P, Precomputed):  # h is [P X | X]
-            return linear(h, torch.cat([self.lin.weight, self.lin_own.weight], 1), self.lin.bias, p)
+            W = torch.cat([self.lin.weight, self.lin_own.weight], 1)
+            return linear(h, W, self.lin.bias, p.core_of(h.shape[0]))
         t = self.drop(h, p)
-        own = t.leading(P.num_outputs) if isinstance(t, CSR) else t[: P.num_outputs]
-        return self.lin.aggregate(P, t, p, clean=h) + self.lin_own(own, p)
+        return self.lin.aggregate(P, t, p, clean=h) + self.lin_own(first_rows(t, P.num_outputs), p)
 
 
 class SAGE(Model):
     """L layers that join the mean of a node's neighbours with the node itself; norm, ReLU and dropout between them.
 
-    Departure: no sampling of neighbours and no scaling of rows to unit length; sampling is a method's matter here.
+    Departures: neighbours are not sampled, since sampling belongs to methods here, and rows are not scaled to unit
+    length.
 
     The arguments are those of :class:`lmc.models.GCN`.
     """
@@ -54,21 +55,11 @@ class SAGE(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._set_up(in_width, hidden, out_width, num_layers, dropout, input_dropout)
-        self.layers = nn.ModuleList()
-        for l in range(1, num_layers + 1):
-            first, last = l == 1, l == num_layers
-            self.layers.append(
-                SAGELayer(
-                    in_width if first else hidden,
-                    out_width if last else hidden,
-                    0.0 if first else self.dropout,
-                    None if last else Activation(hidden, norm, self.dropout),
-                )
-            )
+        configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
+        self.layers = nn.ModuleList(
+            SAGELayer(a, b, 0.0 if first else self.dropout, None if last else Activation(hidden, norm, self.dropout))
+            for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers)
+        )
+        # with dropout, the first layer has to read the same dropped features in both of its terms
+        self.aggregates_features = self.input_dropout == 0
         self.reset_parameters(seed)
-
-    @property
-    def constant_input(self) -> bool:
-        """Yes, unless the features are dropped out before they are aggregated."""
-        return self.input_dropout == 0

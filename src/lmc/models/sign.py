@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lmc.graph import CSR
-from lmc.kernels.dropout import dropout as drop
-from lmc.models.base import Activation, Layer, Model, check_rate, check_sizes, input_rate
-from lmc.models.rows import Linear, Operator, Pass, linear
+from lmc.models.activation import Activation, drop
+from lmc.models.base import Layer, Model, configure
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear, linear
 
 
 class Hop(Layer):
@@ -19,14 +20,12 @@ class Hop(Layer):
 
     def __init__(self, l: int, hidden: int, num_layers: int) -> None:
         super().__init__()
-        self.activation = None
+        self.out_width, self.activation, self.dropout = (num_layers + 1) * hidden, None, 0.0
         self.done = l * hidden
-        self.out_width = (num_layers + 1) * hidden
-        self.dropout = 0.0
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         assert isinstance(h, Tensor)  # the features are always encoded
-        # all columns, although the first are not needed: operators that keep rows keep whole ones
+        # all columns, although the first are not needed: operators that store rows store whole ones
         return torch.cat([h[: P.num_outputs, : self.done], P(h)[:, self.done :]], 1)
 
 
@@ -62,10 +61,9 @@ class SIGN(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_sizes(in_width=in_width, hidden=hidden, out_width=out_width, num_layers=num_layers, mlp_layers=mlp_layers)
-        self.in_width, self.out_width, self.hidden = in_width, out_width, hidden
-        self.dropout = check_rate("dropout", dropout)
-        self.input_dropout = input_rate(input_dropout, self.dropout)
+        sizes = {"hidden": hidden, "num_layers": num_layers, "mlp_layers": mlp_layers}
+        configure(self, in_width, out_width, dropout, input_dropout, **sizes)
+        self.hidden = hidden
         joined = (num_layers + 1) * hidden
         self.lin_in = Linear(in_width, joined, bias=False)
         self.layers = nn.ModuleList(Hop(l, hidden, num_layers) for l in range(1, num_layers + 1))
@@ -87,17 +85,12 @@ class SIGN(Model):
         """Logits from the rows of X, P X, ..., P^k X: row by row, without a graph."""
         joined = []
         for x, theta in zip(hops, self.lin_in.weight.split(self.hidden), strict=True):
-            x = drop(x, self.input_dropout, p.generator) if self.training and p.dropout else x
-            joined.append(linear(x, theta, None, p))
+            x = drop(x, self.input_dropout, p, self.training)
+            joined.append(linear(x, theta, None, p.core_of(x.shape[0])))
         return self.decode(torch.cat(joined, 1), p)
 
     def decode(self, h: Tensor, p: Pass) -> Tensor:
         t = self.act(h, p)
         for inner, act in zip(self.inner, self.acts, strict=True):
-            t = act(inner(self._drop(t, p), p), p)
-        return self.lin_out(self._drop(t, p), p)
-
-    def _drop(self, t: Tensor, p: Pass) -> Tensor:
-        dropped = drop(t, self.dropout, p.generator) if self.training and p.dropout else t
-        assert isinstance(dropped, Tensor)
-        return dropped
+            t = act(inner(drop(t, self.dropout, p, self.training), p), p)
+        return self.lin_out(drop(t, self.dropout, p, self.training), p)

@@ -24,7 +24,9 @@ from torch.overrides import TorchFunctionMode
 
 from lmc.errors import ConfigError
 from lmc.kernels.dropout import dropout
-from lmc.models.rows import Pass, _Affine, _Linear, _Shift, renormalised, share_of
+from lmc.models.norms import batch_renorm, update_share
+from lmc.models.passes import Pass
+from lmc.models.rows import add_bias, linear, scale_and_shift
 
 GradientRows = Literal["core", "all", "none", "off"]
 """The rows from which weights take their gradient. With ``off`` the mode leaves every operation alone."""
@@ -131,7 +133,7 @@ class CoreRowsMode(TorchFunctionMode):
         if func in _ADDITIONS and not kwargs and len(args) == 2:
             x, b = args if self._is_rows(args[0]) else (args[1], args[0])
             if x.dim() == 2 and b.shape == x.shape[1:]:
-                return _Shift.apply(x, b, c)
+                return add_bias(x, b, c)
         core, halo = (
             func(*self._restrict(args, rows, detach), **self._restrict(kwargs, rows, detach))
             for rows, detach in ((slice(c), False), (slice(c, None), True))
@@ -164,7 +166,7 @@ class CoreRowsMode(TorchFunctionMode):
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self._is_matrix_of_rows(input, weight, bias):
-            return _Linear.apply(input, weight, bias, self._num_core)
+            return linear(input, weight, bias, self._num_core)
         return self._general(F.linear, (input, weight, bias), {})
 
     def _layer_norm(
@@ -175,9 +177,11 @@ class CoreRowsMode(TorchFunctionMode):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor:
-        by_column = len(normalized_shape) == 1 and weight is not None and bias is not None
+        by_column = weight is not None and bias is not None and len(normalized_shape) == 1
         if by_column and self._is_matrix_of_rows(input, weight, bias):
-            return _Affine.apply(F.layer_norm(input, normalized_shape, eps=eps), weight, bias, self._num_core)
+            assert weight is not None
+            assert bias is not None
+            return scale_and_shift(F.layer_norm(input, normalized_shape, eps=eps), weight, bias, self._num_core)
         return self._general(F.layer_norm, (input, normalized_shape, weight, bias, eps), {})
 
     def _batch_norm(
@@ -201,11 +205,11 @@ class CoreRowsMode(TorchFunctionMode):
         c = self._num_core
         if self._pass.pooled and training:
             unit = _normalise(input, running, (None, None), *settings)
-            return unit if weight is None or bias is None else _Affine.apply(unit, weight, bias, c)
+            return unit if weight is None or bias is None else scale_and_shift(unit, weight, bias, c)
         if self._pass.batch_renorm and training and running_mean is not None and running_var is not None:
             batches = self._batches.get(id(running_mean))
-            share = momentum if batches is None else share_of(batches, momentum)
-            return renormalised(input, c, running_mean, running_var, weight, bias, share, eps)
+            share = momentum if batches is None else update_share(batches, momentum)
+            return batch_renorm(input, c, running_mean, running_var, weight, bias, share, eps)
         core = _normalise(input[:c], running, (weight, bias), *settings)
         return torch.cat([core, _normalise(input[c:], running, detached, *settings, update=False)])
 

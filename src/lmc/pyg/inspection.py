@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import Precomputed
-from lmc.models.rows import Operator, Pass
+from lmc.models.passes import Operator, Pass
 from lmc.pyg.core_rows_mode import CoreRowsMode, tensors_in
 from lmc.pyg.matrices import aggregation_of
 from lmc.pyg.propagate_hook import (

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.models.gat import log_sum_exp
-from lmc.models.rows import Operator, Pass
+from lmc.models.passes import Operator, Pass
 from lmc.pyg.core_rows_mode import CoreRowsMode
 
 Call = Callable[[nn.Module, Tensor, Tensor], Tensor]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.models.base import Layer, Model
-from lmc.models.rows import Operator, Pass
+from lmc.models.passes import Operator, Pass
 from lmc.pyg.core_rows_mode import CoreRowsMode
 from lmc.pyg.inspection import Inspection, inspect_network
 from lmc.pyg.matrices import LayerEdges, layer_edges, marked_symmetric, matrix_of, without_loops
@@ -63,9 +63,11 @@ class WrappedNetwork(Model):
         self.specs = inspection.specs
         self.in_width, self.out_width = in_width, inspection.out_width
         self._call = call
-        self._constant_px = inspection.use_of_px != "none"
+        self.aggregates_features = inspection.use_of_px != "none"
         self.keeps_features = inspection.use_of_px == "beside_x"
         self.reads_all_rows = inspection.use_of_px != "replaces_x"
+        # only with sparse products: what a convolution does over edges may make the host wait for the device
+        self.recordable = self.linear and is_recordable(network)
 
     @property
     def num_layers(self) -> int:
@@ -80,10 +82,6 @@ class WrappedNetwork(Model):
         return {l: s.message_width for l, s in enumerate(self.specs, start=1) if l > 1 or not self.constant_input}
 
     @property
-    def constant_input(self) -> bool:
-        return self._constant_px
-
-    @property
     def affine(self) -> bool:
         return self.linear
 
@@ -94,11 +92,6 @@ class WrappedNetwork(Model):
     @property
     def exact(self) -> bool:
         return all(spec.linear or spec.heads for spec in self.specs)
-
-    @property
-    def recordable(self) -> bool:
-        """Only with sparse products: what a convolution does over edges may make the host wait for the device."""
-        return self.linear and is_recordable(self.network)
 
     def completes_halo(self, l: int) -> bool:
         return self.specs[l - 1].heads > 0

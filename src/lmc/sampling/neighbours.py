@@ -19,10 +19,7 @@ from torch import Tensor
 
 from lmc.graph import CSR
 from lmc.graph.csr import pointers, row_entries
-from lmc.kernels import neighbours as fused
-
-NOWHERE = 2**40
-"""The place of a diagonal entry that a row has not: beyond every other."""
+from lmc.kernels.neighbours import NO_DIAGONAL, draw_slots, floyd
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +46,9 @@ class Neighbours:
         self.P = P
         row = P.row_index()
         entries = (P.indices == row).nonzero().squeeze(1)
-        loop = torch.full((P.num_rows,), NOWHERE, dtype=torch.int64, device=P.device)
+        loop = torch.full((P.num_rows,), NO_DIAGONAL, dtype=torch.int64, device=P.device)
         loop[row[entries]] = entries - P.indptr[row[entries]]
-        others = P.degrees().long() - (loop < NOWHERE).long()
+        others = P.degrees().long() - (loop < NO_DIAGONAL).long()
         self._about = torch.stack([P.indptr[:-1].long(), others, loop], 1)  # first entry, d, where the diagonal is
         self._most = int(others.max())
         self._known: dict[int, tuple[Tensor, Tensor]] = {}
@@ -96,16 +93,7 @@ class Neighbours:
         """Entries of P by row and slot [rows, fanout + 1], -1 where a slot is empty, and the nodes they read; an empty
         slot reads the row's own."""
         uniform = torch.rand(fanout, rows.numel(), dtype=torch.float64, device=rows.device, generator=generator)
-        if fused.available(rows, fanout):
-            return fused.slots(self._about, self.P.indices, rows, uniform)
-        start, d, loop = self._about.index_select(0, rows).unbind(1)
-        drawn = floyd(d, uniform)
-        # the d others are numbered around the diagonal
-        offsets = torch.cat([loop[:, None], drawn + (drawn >= loop[:, None])], 1)
-        rounds = torch.arange(fanout, device=rows.device)
-        filled = torch.cat([(loop < NOWHERE)[:, None], rounds < d[:, None]], 1)
-        slots = offsets.add_(start[:, None]).where(filled, -1)
-        return slots, self._columns(slots.clamp(min=0)).where(filled, rows[:, None])
+        return draw_slots(self._about, self.P.indices, rows, uniform)
 
     def _columns(self, entries: Tensor) -> Tensor:
         return self.P.indices[entries].long()
@@ -114,7 +102,7 @@ class Neighbours:
         """Entries kept of every node's row, and their factor d / k; made once for a fan-out."""
         if fanout not in self._known:
             _, d, loop = self._about.unbind(1)
-            number = (d.clamp(max=fanout) + (loop < NOWHERE)).to(torch.int32)
+            number = (d.clamp(max=fanout) + (loop < NO_DIAGONAL)).to(torch.int32)
             self._known[fanout] = number, (d / d.clamp(1, fanout)).clamp_(min=1).to(self.P.dtype)
         return self._known[fanout]
 
@@ -131,22 +119,6 @@ def distinct(d: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """k different numbers below d[i], uniformly, for every i at once, [len(d), k]."""
     uniform = torch.rand(k, d.numel(), dtype=torch.float64, device=d.device, generator=generator)
     return floyd(d, uniform)
-
-
-def floyd(d: Tensor, uniform: Tensor) -> Tensor:
-    """:func:`distinct` from uniform numbers [k, len(d)].
-
-    Floyd's algorithm: round j draws one of the first d - k + j + 1 numbers; one that was drawn before gives way to the
-    newest. Where d <= k the numbers are 0..d-1, and the rest of the row is to be ignored.
-    """
-    k = uniform.shape[0]
-    rounds = torch.arange(k, device=d.device)[:, None]
-    newest = (d - k + rounds).clamp_(min=0)
-    drawn = torch.minimum((uniform * (newest + 1)).long(), newest)
-    for j in range(1, k):
-        again = (drawn[:j] == drawn[j]).any(0)
-        drawn[j] = torch.where(again, newest[j], drawn[j])
-    return torch.where(d <= k, rounds, drawn).t()
 
 
 def joined(rows: Tensor, others: Tensor, num_nodes: int) -> Tensor:

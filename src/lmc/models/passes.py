@@ -1,0 +1,65 @@
+"""What a layer is given beside its rows: the operator it aggregates with, and the settings of the forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+class Operator(Protocol):
+    """The aggregation P of a layer: ``P(t)`` has a row for every output, from the rows ``t`` of its inputs.
+
+    Core rows come first in both. ``clean`` are the rows before dropout, for operators that store rows.
+    """
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    @property
+    def num_inputs(self) -> int: ...
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    """An operator that can apply weights before it aggregates, with the gradient that aggregating first would have."""
+
+    def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
+        """(P t) W^T + b; None where the operator has to aggregate first."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The settings of one forward pass.
+
+    Args:
+        num_core: the first rows, from which parameters take their gradient; None: all rows.
+        pooled: batch statistics are taken over all rows together, not over core and halo separately.
+        batch_renorm: core and halo rows share the core's batch statistics, corrected towards the running ones
+            (:func:`lmc.models.norms.batch_renorm`).
+        dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
+        generator: the source of the dropout masks; None: torch's global generator.
+        grad_from_halo: weights that are applied before the aggregation take their gradient from every row that the
+            aggregation reads. This is right where the adjoint of a halo row comes from core rows alone and is not
+            passed on (GAS). The gradient is then that of weights after the aggregation, taken from core rows.
+    """
+
+    num_core: int | None = None
+    pooled: bool = False
+    batch_renorm: bool = False
+    dropout: bool = True
+    generator: torch.Generator | None = None
+    grad_from_halo: bool = False
+
+    @property
+    def before_aggregation(self) -> Pass:
+        """This pass for weights that are applied before the aggregation."""
+        return replace(self, num_core=None) if self.grad_from_halo else self
+
+    def core_of(self, num_rows: int) -> int:
+        """How many of the first ``num_rows`` rows are core rows."""
+        return num_rows if self.num_core is None else min(self.num_core, num_rows)
