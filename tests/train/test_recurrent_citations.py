@@ -14,9 +14,9 @@ import torch
 
 import lmc
 from lmc.bench.recurrent import RecurrentSetup, time_recurrent
-from lmc.engine.run import check_device
 from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, CMC4Rec, LMC4Rec
 from lmc.models import RecGCN
+from lmc.train import train_epoch
 
 pytestmark = [pytest.mark.slow, pytest.mark.data]
 
@@ -59,17 +59,13 @@ def errors_of_V(data_dir: Path, name: str, how: str, dropout: float, methods: tu
     found: dict[str, float] = {}
     for cls in methods:
         measured = []
-        for seed in range(3):  # one measurement of one seed may be far off
+        for seed in range(3):  # one measurement of one seed may be an outlier
             model = RecGCN(g.num_features, 128, g.num_classes, dropout, seed=seed)
-            run = cls(10, 2, partition=how).bind(g, model, device=check_device("auto"), seed=seed)
+            run = cls(10, 2, partition=how).bind(g, model, seed=seed)
             run.refresh()
             optimiser = torch.optim.Adam(model.parameters(), lr=RATES[name][how == "random"])
             for epoch in range(40):
-                for batch in run.batches():
-                    optimiser.zero_grad()
-                    run.accumulate(batch)
-                    optimiser.step()
-                    model.project()
+                train_epoch(run, optimiser)
                 if epoch % 8 == 7:
                     probe = lmc.diagnostics.EstimateProbe(run)
                     measured += [probe(batch).V for batch in run.batches(epoch + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -139,6 +140,28 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="damaged"):
         lmc.fit(g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
+
+
+def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    lmc.fit(g, model, GAS(4, 1), epochs=1, run_dir=tmp_path / "r", device="cpu")
+    (tmp_path / "r" / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="damaged"):
+        lmc.fit(g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
+
+
+def test_a_folder_of_an_older_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like", scale=0.25)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    lmc.fit(g, model, GAS(4, 1), epochs=1, run_dir=tmp_path / "r", device="cpu")
+    path = tmp_path / "r" / "config.json"
+    config = json.loads(path.read_text())
+    del config["format"]  # format 1 had no number
+    path.write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"format 2 \(got .* of format 1, .* another version of lmc") as refusal:
+        lmc.fit(g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
+    assert "\n" not in str(refusal.value)
 
 
 def test_resume_needs_a_folder() -> None:

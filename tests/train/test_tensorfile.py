@@ -1,4 +1,4 @@
-"""Files written piece by piece are safetensors files like any other."""
+"""Files that are written in chunks are ordinary safetensors files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lmc.stores import Disk, Pinned, Placement, Store
 from lmc.train import checkpoint, tensorfile
 
 
-@pytest.mark.parametrize("chunk", [4, 2**24], ids=["pieces", "at once"])
+@pytest.mark.parametrize("chunk", [4, 2**24], ids=["chunks", "at once"])
 @pytest.mark.parametrize("tier", [Disk(), Pinned()], ids=lambda tier: tier.name)
-def test_what_is_written_is_read_by_the_librarys_own_reader(
+def test_the_reader_of_safetensors_reads_what_is_written(
     tier: Store, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorfile, "CHUNK", chunk)
@@ -31,17 +31,17 @@ def test_what_is_written_is_read_by_the_librarys_own_reader(
     }
     path = tmp_path / "file.safetensors"
     with path.open("wb") as file:
-        tensorfile.write(file, {**plain, "table": table}, {"said": "so"})
+        tensorfile.write(file, {**plain, "table": table}, {"key": "value"})
     with safetensors.safe_open(path, framework="pt") as opened:
-        assert opened.metadata() == {"said": "so"}
+        assert opened.metadata() == {"key": "value"}
         for name, value in {**plain, "table": rows}.items():
             assert torch.equal(opened.get_tensor(name), value)
-    found = tensorfile.saved(path)["table"]
+    found = tensorfile.matrices_in(path)["table"]
     assert (found.shape, found.dtype) == ((7, 3), torch.float32)
     assert torch.equal(found[2:5], rows[2:5])
 
 
-def test_a_run_on_disk_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_run_with_tables_on_disk_continues_from_its_checkpoint(tmp_path: Path) -> None:
     g = random_graph()
     method = CMC(clusters_per_batch=2)
     model, other = make("gcn", g), make("gcn", g, seed=8)

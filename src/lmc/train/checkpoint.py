@@ -1,4 +1,4 @@
-"""A run on disk: one safetensors file holds all that the next step depends on. No pickle."""
+"""Checkpoints: one safetensors file holds everything that the next step depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ FILE = "checkpoint.safetensors"
 
 @dataclass
 class Position:
-    """How far training has come: ``step`` batches of ``epoch`` are done; their losses sum to ``loss``."""
+    """The progress of training: ``step`` batches of ``epoch`` are done, and the sum of their losses is ``loss``.
+
+    ``seconds`` is the time spent in training steps since the beginning of the run.
+    """
 
     epoch: int = 0
     step: int = 0
@@ -33,14 +36,14 @@ class Position:
 
 
 def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
-    """Write parameters, buffers, optimiser, histories, partition and generators; at once or not at all."""
+    """Write parameters, buffers, optimiser, histories, partition and generators; the old file is replaced at once."""
     entries: dict[str, Tensor | Table] = {f"run.{k}": t for k, t in run.named_tables().items()}
     with replacing(run_dir / FILE) as file:
         tensorfile.write(file, entries | _tensors(run, optimizer), {"position": json.dumps(vars(position))})
 
 
 def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position | None:
-    """Take up what :func:`save` wrote; None where nothing was saved yet."""
+    """Restore what :func:`save` wrote; None where nothing was saved yet."""
     path = run_dir / FILE
     if not path.exists():
         return None
@@ -53,19 +56,18 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
         raise CheckpointError(
             f"expected a checkpoint in {path} (got a damaged file: {error}): start again in another folder"
         ) from error
-    model = _prefixed(tensors, "model.")
-    own = run.problem.model.state_dict()
-    if {k: (v.shape, v.dtype) for k, v in model.items()} != {k: (v.shape, v.dtype) for k, v in own.items()}:
+    model, saved = run.problem.model, _prefixed(tensors, "model.")
+    if _signature(saved) != _signature(model.state_dict()):
         raise CheckpointError(f"expected the model that {path} was saved from (got parameters of other shape or type)")
-    run.problem.model.load_state_dict(model)
-    kept = {key: value for key, value in tensorfile.saved(path).items() if key in tables}
-    run.load_state_dict(_prefixed(tensors, "run.") | _prefixed(kept, "run."))
+    model.load_state_dict(saved)
+    histories = {key: matrix for key, matrix in tensorfile.matrices_in(path).items() if key in tables}
+    run.load_state_dict(_prefixed(tensors | histories, "run."))
     _load_optimizer(optimizer, _prefixed(tensors, "optimizer."))
     return position
 
 
 def save_parameters(path: Path, model: nn.Module) -> None:
-    """A model's parameters and buffers as one safetensors file."""
+    """Write the parameters and buffers of a model as one safetensors file."""
     state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
     replace(path, safetensors.torch.save(state))
 
@@ -85,6 +87,10 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _signature(state: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (value.shape, value.dtype) for name, value in state.items()}
 
 
 def _prefixed(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:

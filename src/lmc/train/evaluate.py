@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.graph import SPLITS, Graph
 from lmc.methods import Problem
@@ -22,14 +19,14 @@ if TYPE_CHECKING:
 def evaluate(
     model: Model, graph: Graph, *, history: str | Store = "device", max_elements: int = MAX_ELEMENTS
 ) -> dict[str, float]:
-    """Accuracy (micro-F1 for multi-label targets) of the whole graph's exact forward pass, per split.
+    """Accuracy (micro-F1 for multi-label targets) of the exact forward pass on the whole graph, per split.
 
     Args:
-        model: used in evaluation mode, on the device it is on.
+        model: evaluated on the device it is on, in evaluation mode; afterwards every submodule has its own mode again.
         graph: every message is counted, as in a full-batch forward pass.
-        history: where the states between two layers wait, "device" or "host".
-        max_elements: numbers in the widest state of all rows that one chunk computes or reads; it bounds the memory
-            beside the tables, and does not change the result.
+        history: where the states between two layers are kept, "device" or "host".
+        max_elements: numbers in the widest state of all rows that one chunk computes or reads. It bounds the memory
+            besides the tables, and does not change the result.
     """
     check_widths(graph, model)
     device = next(model.parameters()).device
@@ -42,7 +39,8 @@ def evaluate_problem(
     max_elements: int = MAX_ELEMENTS,
     start: Table | None = None,
 ) -> dict[str, float]:
-    """The same for a problem that is set up already; a fixed point is sought from ``start`` on."""
+    """The scores of :func:`evaluate` for a problem that exists already; ``start`` holds the initial states of a
+    fixed-point solver."""
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
     metrics = {split: _metric(graph).to(problem.device) for split in SPLITS}
     tier = store(history)
@@ -53,27 +51,23 @@ def evaluate_problem(
             table.data().copy_(start.data())
         return table
 
-    states = exact_states(problem, chunks, make)
-    # the tables before the last are freed as it goes, unless the logits read them too
-    kept = deque((table for _, table in states), maxlen=None if problem.model.owns_forward else 1)
-    for rows, logits in exact_logits(problem, chunks, list(kept)):
-        # thresholded here: the metric takes values that all lie in [0, 1] for probabilities
+    # only the table of the last layer is kept, unless the logits read the earlier ones too
+    states = (table for _, table in exact_states(problem, chunks, make))
+    tables = deque(states, maxlen=None if problem.model.owns_forward else 1)
+    for rows, logits in exact_logits(problem, chunks, list(tables)):
+        # thresholded here: the metric would take values that all lie in [0, 1] for probabilities
         predicted = (logits > 0).long() if graph.multi_label else logits.argmax(1)
         for split, metric in metrics.items():
             chosen = getattr(graph, split)[rows]
             if bool(chosen.any()):
-                metric.update(predicted[chosen], _targets(graph)[rows][chosen])
+                metric.update(predicted[chosen], graph.y[rows][chosen].long())
     return {split: float(metric.compute()) for split, metric in metrics.items()}
 
 
 def _metric(graph: Graph) -> Metric:
-    # imported here: it takes longer to load than all of this library
+    # imported here: torchmetrics takes longer to load than the whole of this library
     from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
 
     if graph.multi_label:
         return MultilabelF1Score(graph.num_classes, average="micro", validate_args=False)
     return MulticlassAccuracy(graph.num_classes, average="micro", validate_args=False)
-
-
-def _targets(graph: Graph) -> Tensor:
-    return graph.y.to(torch.int64)

@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish: the step under way is finished, the run saved, then the interrupt goes on its way."""
+"""Ctrl-C as a request: the current step is finished and the run saved before training stops."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from contextlib import contextmanager
 from types import FrameType
 
 Stop = Callable[[], bool]
+"""Whether training is to stop after the current step."""
 
 
 def never() -> bool:
-    """For loops that nobody may interrupt this way."""
+    """The stop function of a loop that is not to be interrupted in this way."""
     return False
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Stop]:
-    """Within, the first Ctrl-C makes ``stop()`` true; a second one interrupts at once, as ever.
+    """Within, the first Ctrl-C makes ``stop()`` true; a second one interrupts at once, as usual.
 
     Outside the main thread Python delivers no signals, and nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield never
         return
-    asked = False
+    requested = False
     previous = signal.getsignal(signal.SIGINT)
 
-    def ask(signum: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+    def request(signum: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = True
         signal.signal(signal.SIGINT, previous)
 
-    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGINT, request)
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -1,4 +1,4 @@
-"""Batches of a run for Lightning's Trainer; an optional extra."""
+"""The batches of a run for the Trainer of Lightning; an optional extra."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from lmc.methods import Run
 
 
 class Epochs:
-    """The batches of a run as a data loader: every iteration is the run's next epoch, or, after a checkpoint from the
-    midst of one, what was left of it."""
+    """A data loader over the batches of a run: every iteration is the run's next epoch.
+
+    After a checkpoint from the middle of an epoch is loaded, the first iteration is the rest of that epoch.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._done = 0
-        self._left: int | None = None
+        self._resume_at = 0
 
     def __len__(self) -> int:
         return self.run.num_batches
 
     def __iter__(self) -> Iterator[Batch]:
-        start, self._left = self._left or 0, None
+        start, self._resume_at = self._resume_at, 0
         self._done = start
         for batch in self.run.batches(self.run.epoch - 1 if start else None, start):
-            self._done += 1  # before it is used: a checkpoint is made after its step
+            self._done += 1  # counted before the step: a checkpoint is made after it
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """How many of the epoch's batches were handed out; which epoch, the run knows."""
+        """How many batches of the epoch were yielded; the state of the run holds the number of the epoch."""
         return {"done": self._done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self._left = state["done"] % len(self)
+        self._resume_at = state["done"] % len(self)
 
 
 def data_module(run: Run) -> Any:
-    """A ``LightningDataModule`` that hands out batches of ``run`` and keeps its histories in checkpoints.
+    """A ``LightningDataModule`` of the batches of ``run``; checkpoints contain the state of the run.
 
-    The training step of a module with ``automatic_optimization = False`` is the loop of this library:
+    The training step of a module with ``automatic_optimization = False`` is the step of this library:
     ``optimizer.zero_grad(); stats = run.accumulate(batch); optimizer.step()``. Batches are on the run's device already.
     """
     try:

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for those who ask for one."""
+"""A progress bar on standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmc.results import EpochRecord
 
 @contextmanager
 def progress_bar(epochs: int) -> Iterator[Callable[[EpochRecord], None]]:
-    """Within, call what is yielded with every epoch's record."""
+    """Show a bar over ``epochs`` epochs; the function it yields takes the record of every epoch."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

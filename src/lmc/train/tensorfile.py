@@ -1,6 +1,6 @@
-"""safetensors files written and read piece by piece, for tables that must not be in memory at once.
+"""safetensors files that are written and read a few rows at a time, for tables that do not fit in memory.
 
-The library's own writer wants every tensor's bytes together, and its reader maps the whole file.
+The writer of the safetensors package takes the bytes of all tensors at once, and its reader maps the whole file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from lmc.stores import Table
 
 CHUNK = 2**24
-"""Numbers written or read at a time."""
+"""Numbers of a table that are written at a time."""
 
 _NAMES = {
     torch.float64: "F64",
@@ -35,40 +35,37 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def write(file: BinaryIO, entries: Mapping[str, Tensor | Table], metadata: Mapping[str, str]) -> None:
-    """Tensors, and tables row by row, as one safetensors file."""
-    known = {name: (value if isinstance(value, Tensor) else value.data()) for name, value in entries.items()}
-    # wide types first: then everything is aligned
-    order = sorted(known, key=lambda name: (-known[name].element_size(), name))
+    """Write tensors, and the rows of tables, as one safetensors file."""
+    tensors = {name: (value if isinstance(value, Tensor) else value.data()) for name, value in entries.items()}
+    # the largest dtypes first, so that all data are aligned
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name in order:
-        tensor = known[name]
+        tensor = tensors[name]
         start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)
     for name in order:
-        for piece in _pieces(entries[name], known[name]):
-            file.write(piece.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        for rows in _chunks(entries[name], tensors[name].shape):
+            file.write(rows.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def _pieces(entry: Tensor | Table, known: Tensor) -> Iterator[Tensor]:
+def _chunks(entry: Tensor | Table, shape: torch.Size) -> Iterator[Tensor]:
     if isinstance(entry, Tensor):
         yield entry
         return
-    step = max(1, CHUNK // known.shape[1])
-    for start in range(0, known.shape[0], step):
-        yield entry.pull(slice(start, min(known.shape[0], start + step)))
+    num_rows, width = shape
+    step = max(1, CHUNK // width)
+    for start in range(0, num_rows, step):
+        yield entry.pull(slice(start, min(num_rows, start + step)))
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A matrix in a file: its rows are read when asked for."""
+class FileMatrix:
+    """A matrix in a file; ``matrix[start:stop]`` reads these rows."""
 
     path: Path
     offset: int
@@ -85,13 +82,13 @@ class Saved:
         return torch.frombuffer(buffer, dtype=self.dtype).view(stop - start, width)
 
 
-def saved(path: Path) -> dict[str, Saved]:
-    """What a file holds, by name, unread."""
+def matrices_in(path: Path) -> dict[str, FileMatrix]:
+    """The matrices of a file by name; nothing but the header is read."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
     return {
-        name: Saved(path, 8 + size + about["data_offsets"][0], _TYPES[about["dtype"]], tuple(about["shape"]))
-        for name, about in header.items()
+        name: FileMatrix(path, 8 + size + entry["data_offsets"][0], _TYPES[entry["dtype"]], tuple(entry["shape"]))
+        for name, entry in header.items()
     }

@@ -1,0 +1,145 @@
+"""The folder of a run: config.json, epochs.jsonl, checkpoint.safetensors and best.safetensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmc.errors import CheckpointError, ConfigError
+from lmc.methods import Method, Run
+from lmc.results import EpochRecord, append_line, read_lines, replace, write_lines
+from lmc.train import checkpoint
+from lmc.train.checkpoint import Position
+from lmc.train.settings import Settings
+
+FORMAT = 2
+"""Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
+
+MAY_DIFFER = {"epochs", "eval_every", "checkpoint_seconds"}
+"""Settings that a resumed run may change."""
+
+
+class RunFolder:
+    """What a training run writes, and what it continues from."""
+
+    def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
+        self.path = path
+        self._run = run
+        self._optimizer = optimizer
+        self._saved_at = time.monotonic()
+        self._best = float("-inf")
+
+    @property
+    def _epochs(self) -> Path:
+        return self.path / "epochs.jsonl"
+
+    def load(self) -> Position | None:
+        """Restore the state of the checkpoint; None where there is none.
+
+        Records of later epochs are dropped, since those epochs are trained again.
+        """
+        position = checkpoint.load(self.path, self._run, self._optimizer)
+        done = [r for r in read_lines(self._epochs) if position is not None and r.epoch <= position.epoch]
+        write_lines(self._epochs, done)
+        self._saved_at = time.monotonic()
+        self._best = max((r.scores["val"] for r in done if r.scores), default=float("-inf"))
+        return position
+
+    def save(self, position: Position) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self.path, self._run, self._optimizer, position)
+        self._saved_at = time.monotonic()
+
+    def seconds_since_save(self) -> float:
+        """Time since the last checkpoint, or since the folder was opened."""
+        return time.monotonic() - self._saved_at
+
+    def append(self, record: EpochRecord) -> None:
+        """Write the record of an epoch, and the parameters where its validation score is the best so far."""
+        append_line(self._epochs, record)
+        if record.scores is not None and record.scores["val"] > self._best:
+            self._best = record.scores["val"]
+            checkpoint.save_parameters(self.path / "best.safetensors", self._run.problem.model)
+
+
+def open_folder(
+    path: Path | None, resume: bool, run: Run, settings: Settings, optimizer: torch.optim.Optimizer
+) -> RunFolder | None:
+    """Create or reopen the folder of a run, and write its config.json; None where no folder is given."""
+    if path is None:
+        if resume:
+            raise ConfigError("expected a run_dir to resume from (got none): pass the folder of the run to continue")
+        return None
+    file = path / "config.json"
+    if file.exists() and not resume:
+        raise ConfigError(
+            f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
+            "it, or choose another folder"
+        )
+    config = {"format": FORMAT, **config_of(run, settings), "data": run.graph.checksum}
+    text = json.dumps(config, indent=1, default=_plain)
+    if file.exists():
+        _check_same(_read_config(file), json.loads(text), path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        replace(file, text.encode())
+    except OSError as error:
+        raise ConfigError(f"expected a run folder that can be written (got {path}: {error.strerror})") from error
+    return RunFolder(path, run, optimizer)
+
+
+def config_of(run: Run, settings: Settings) -> dict[str, Any]:
+    """The settings of a run as plain values, for its record and for resuming it."""
+    model = run.problem.model
+    return {
+        "graph": run.graph.name,
+        "nodes": run.graph.num_nodes,
+        "method": _method_settings(run.method),
+        "num_parts": run.clusters.num_parts,
+        "clusters_per_batch": run.clusters.per_batch,
+        "first_layer": run.first_layer,
+        "model": {"name": type(model).__name__, **model.settings},
+        "parameters": {name: list(p.shape) for name, p in model.named_parameters()},
+        "dtype": str(run.problem.dtype),
+        "history": run.problem.placement.tier.name,
+        "seed": int(run.seed),
+        "device": run.problem.device.type,
+        **dataclasses.asdict(settings),
+    }
+
+
+def _method_settings(method: Method) -> dict[str, Any]:
+    settings = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    return {"name": method.name} | {k: _method_settings(v) if isinstance(v, Method) else v for k, v in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy or torch as a number of Python."""
+    return value.item()
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"expected JSON in {file} (got a damaged file: {error}): start again in another folder"
+        ) from error
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
+    """Refuse to continue a run of another format or with other settings."""
+    if old.get("format") != FORMAT:
+        raise CheckpointError(
+            f"expected a run folder of format {FORMAT} (got {path} of format {old.get('format', 1)}, which another "
+            "version of lmc wrote): start again in another folder"
+        )
+    differing = [k for k in new if k not in MAY_DIFFER and old.get(k) != new[k]]
+    if differing:
+        what = ", ".join(f"{k}: {old.get(k)} there, {new[k]} here" for k in differing)
+        raise CheckpointError(f"expected the settings of the run in {path} (got others: {what}): use the same")
