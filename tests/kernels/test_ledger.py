@@ -44,29 +44,44 @@ def test_kernels_do_what_plain_torch_does(
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
+LIMITS = {"T": 2.0, "M": 2.0, "V": 6.0, "U": 6.0, "gradient": 6.0}
+"""Distances from a float64 run, in units of 2^-8 (a rounding to bfloat16). The plain path on a CPU measures 0.2 to 0.7
+for rows and their sums, 0.8 to 2.9 for adjoints and 0.5 to 0.9 for gradients; the rest is room for chance."""
+
+
 @pytest.mark.parametrize("adjoints", [False, True])
 @pytest.mark.parametrize("width", [5, 32])
-def test_kernels_read_rows_of_bfloat16(width: int, adjoints: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the same parameters: every number of a table is that of the plain path, or the next one, once rounded."""
+@pytest.mark.parametrize("plain", [True, False])
+def test_rows_of_bfloat16_are_rounded_a_few_times(
+    width: int, adjoints: bool, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both paths, at the same parameters. Biases are so large that rounding switches hardly any ReLU, which would move
+    an adjoint by more than a rounding."""
     g = random_graph()
     tables, grads = [], []
-    for plain in (True, False):
-        if plain:
+    for exact in (True, False):
+        monkeypatch.undo()
+        if plain or exact:
             monkeypatch.setattr(fused, "available", lambda *_: False)
-        else:
-            monkeypatch.undo()
         model = GCN(g.num_features, width, g.num_classes, num_layers=3)
-        method = CMC(clusters_per_batch=2, adjoints=adjoints)
-        run = method.bind(g, model, parts=parts_of(g), placement=Placement(device="cuda", precision="bfloat16"))
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.lin.bias.fill_(6.0)
+        if exact:
+            model.double()
+        placement = Placement(device="cuda", precision="float32" if exact else "bfloat16")
+        run = CMC(clusters_per_batch=2, adjoints=adjoints).bind(g, model, parts=parts_of(g), placement=placement)
+        if not plain and not exact:
+            assert fused.available(*run.all_tables())
         for _ in range(4):  # eager, recorded, replayed; tables from zero to what they should be
             for batch in run.batches():
                 run.accumulate(batch)
-        tables.append({name: t.data().float() for name, t in run.named_tables().items()})
-        grads.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    for name, ours in tables[0].items():
-        assert float((ours - tables[1][name]).norm() / ours.norm()) < 24 * 2**-8, name
-        assert float(ours.norm()) > 0
-    assert float((grads[0] - grads[1]).norm() / grads[0].norm()) < 24 * 2**-8
+        tables.append({name: t.data().double() for name, t in run.named_tables().items()})
+        grads.append(torch.cat([p.grad.double().flatten() for p in model.parameters()]))
+    pairs = {name: (rows, tables[0][name]) for name, rows in tables[1].items()} | {"gradient": (grads[1], grads[0])}
+    for name, (rounded, truth) in pairs.items():
+        error = float((rounded - truth).norm() / truth.norm()) * 2**8
+        assert 0.02 < error < LIMITS[name.split(".")[0]], f"{name}: {error:.2f} roundings"
 
 
 @pytest.mark.parametrize("p", [0.3, 0.5])
