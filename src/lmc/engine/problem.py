@@ -14,7 +14,7 @@ from torch import Tensor
 from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
 from lmc.engine.precision import row_type
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Batch, Extractor, Graph
+from lmc.graph import CSR, Batch, Extractor, Graph, offload
 from lmc.models import Model, Operator, Pass
 from lmc.stores import Placement, Table
 
@@ -82,7 +82,7 @@ class Problem:
         far = placement.structure == "host"
         graph = graph.to(device, features=False, structure=not far)
         found, kinds = model.matrices(graph.adj, wide)
-        placed = [matrix.offload(device) for matrix in found] if far else found
+        placed = [offload(matrix, device) for matrix in found] if far else found
         X: Tensor | CSR | Table
         if aggregated:
             X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
@@ -90,7 +90,7 @@ class Problem:
             X = plain_features(graph.x, table, tier, device, dtype)
         if rows != wide:
             placed = [matrix.to(dtype=rows) for matrix in found]
-            placed = [matrix.offload(device) for matrix in placed] if far else placed
+            placed = [offload(matrix, device) for matrix in placed] if far else placed
         matrices = tuple(Extractor(matrix) for matrix in placed)
         return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 

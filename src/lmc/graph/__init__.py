@@ -1,8 +1,9 @@
-"""Nouns: the graph, its sparse matrices, the one sparse product."""
+"""The graph, mini-batches, sparse matrices and the one sparse product."""
 
 from lmc.graph.batch import Batch
-from lmc.graph.csr import CSR, row_chunks
-from lmc.graph.graph import SPLITS, Graph
+from lmc.graph.checks import SPLITS
+from lmc.graph.csr import CSR, offload, row_chunks
+from lmc.graph.graph import Graph
 from lmc.graph.live_tensors import live_tensors
 from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
 from lmc.graph.product import Aggregation, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm
@@ -23,6 +24,7 @@ __all__ = [
     "hstack",
     "live_tensors",
     "normalise",
+    "offload",
     "renormalise",
     "row_chunks",
     "sparse_product",

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
+from lmc.graph.checks import SPLITS
 from lmc.graph.csr import CSR
-from lmc.graph.graph import SPLITS, Graph
+from lmc.graph.graph import Graph
 from lmc.graph.product import Aggregation, Precomputed
 
 if TYPE_CHECKING:
@@ -20,23 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows a step computes; row numbers are those of the run, ``n_id`` those of the user's graph.
+    """The rows that a step computes; row numbers are those of the run, ``n_id`` those of the user's graph.
 
     Args:
         core: V_B, row numbers; ``rows`` is the same as a slice where they are contiguous.
         halo: N(V_B) \\ V_B, as far as the method reads it.
         operators: the aggregation of each layer.
-        x: what the encoder reads, for the rows the first operator takes in.
+        x: the encoder's input, for the input rows of the first operator.
         y: targets of core and halo rows.
         labelled: training nodes among core and halo rows.
         weight: batches in an epoch, b/c: the factor of the appendix that makes a batch's gradient an estimate of
             the whole graph's.
         n_id: node numbers of core and halo rows in the user's graph.
         beta: the convex combination coefficients of the halo rows, [num_halo, 1].
-        fixed: this batch comes again, the same object, in every epoch.
-        slot: which of the epoch's batches this is; fixed batches keep theirs.
+        fixed: whether the same object is used in every epoch.
+        slot: the number of the batch in its epoch; a fixed batch keeps its number.
         graph: the graph in run order, for :meth:`to_data`.
-        importance: factor on the loss of each core row, where rows are drawn with unequal chances.
+        importance: factor on the loss of each core row, where rows are drawn with unequal probabilities.
     """
 
     core: Tensor
@@ -80,23 +81,25 @@ class Batch:
         adj, ext = self.graph.adj, self.ext
         if ext.unique().numel() < ext.numel():
             raise GraphError(
-                "expected a batch with every node once (got some twice, in subgraphs of their own): read its operators"
+                "expected a batch with every node once (got a node in several subgraphs): read the operators instead"
             )
         row = torch.full((adj.num_rows,), -1, dtype=torch.int64, device=ext.device)
         row[ext] = torch.arange(ext.numel(), device=ext.device)
-        mine = adj.select_rows(ext)
-        edges = torch.stack([row[mine.indices.long()], mine.row_index()])
+        entries = adj.select_rows(ext)
+        edges = torch.stack([row[entries.indices.long()], entries.row_index()])
         return edges[:, edges[0] >= 0]
 
     def to_data(self) -> Data:
-        """This batch as PyG's loaders give theirs: a ``Data`` with ``x y edge_index n_id batch_size`` and the masks,
-        the ``batch_size`` core rows first. What a method does beside (histories, weights of edges) is not in it."""
+        """This batch in the form of PyG's loaders: a ``Data`` with ``x y edge_index n_id batch_size`` and the masks.
+
+        The ``batch_size`` core rows come first. Histories and edge weights of the method are not included.
+        """
         from torch_geometric.data import Data
 
         edges, graph = self.edge_index, self.graph
         assert graph is not None
-        there = self.ext.to(graph.x.device)
-        x = (graph.x.select_rows(there).to_dense() if isinstance(graph.x, CSR) else graph.x[there]).to(self.ext.device)
+        ext = self.ext.to(graph.x.device)
+        x = (graph.x.select_rows(ext).to_dense() if isinstance(graph.x, CSR) else graph.x[ext]).to(self.ext.device)
         masks = {f"{split}_mask": getattr(graph, split)[self.ext] for split in SPLITS}
         return Data(x=x, edge_index=edges, y=self.y, n_id=self.n_id, batch_size=self.num_core, **masks)
 

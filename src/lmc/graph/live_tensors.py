@@ -1,4 +1,4 @@
-"""What an object holds in memory."""
+"""The tensors that an object keeps in memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from torch import Tensor
 
 
 def live_tensors(root: Any, apart: tuple[type, ...] = ()) -> list[Tensor]:
-    """Every dense tensor that can be reached from ``root`` through containers and objects of this library and torch,
-    once; not through objects of the types ``apart``. A sparse one shares the memory of dense ones."""
+    """Every dense tensor that can be reached from ``root`` through containers and objects of this library and torch.
+
+    Each is listed once. Sparse tensors are not listed, since they share the memory of dense ones.
+
+    Args:
+        apart: types of objects that are not searched.
+    """
     found: list[Tensor] = []
-    walked: set[int] = set()
+    visited: set[int] = set()
     stack = [root]
     while stack:
         value = stack.pop()
-        if id(value) in walked or isinstance(value, apart):
+        if id(value) in visited or isinstance(value, apart):
             continue
-        walked.add(id(value))
+        visited.add(id(value))
         if isinstance(value, Tensor):
             if value.layout == torch.strided:
                 found.append(value)

@@ -1,8 +1,8 @@
-"""The ONE sparse product, with its autograd.
+"""The one sparse product, and the aggregation operators that differentiate through it.
 
-``product(A, x)`` is ``A @ x``; its adjoint is ``A^T @ g``. The normalised adjacency of an undirected graph is
-symmetric, and so is the part of it induced on any set of nodes, so the backward product mostly runs over the
-same arrays: nothing is transposed per step.
+The adjoint of ``A @ x`` is ``A^T @ g``. The normalised adjacency of an undirected graph is symmetric, and so is the
+block of it induced on any set of nodes. The backward product then uses the same arrays, and nothing is transposed in a
+step.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lmc.graph.csr import CSR, from_rows
 
 
 def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """``A @ x`` without autograd: cuSPARSE on a GPU, MKL on a CPU; into ``out`` where it is given.
+    """``A @ x`` without autograd (cuSPARSE on a GPU, MKL on a CPU), written into ``out`` where it is given.
 
-    The product has the type of its rows ``x``, to which the values of A are converted, once.
+    The product has the dtype of the rows ``x``, to which the values of A are converted once.
     """
     if out is None:
         out = x.new_empty(A.num_rows, x.shape[1])
-    # beta = 0: the product overwrites; `A @ x` would fill the result with zeros first
+    # beta = 0 overwrites ``out``; `A @ x` would first fill the result with zeros
     return out.zero_() if A.nnz == 0 else _addmm(out, A, x, beta=0)
 
 
@@ -37,25 +37,24 @@ def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int) -> Tensor:
     """``out = beta out + A @ x``; bfloat16 is summed in float32 and rounded once."""
     if x.dtype != torch.bfloat16:
         return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, out=out)
-    # MKL has no such product, and cuSPARSE rounds the sums of the pieces it cuts long rows into
-    wide = out.float() if beta else torch.empty(out.shape, dtype=torch.float32, device=out.device)
-    return out.copy_(torch.addmm(wide, A.as_torch(torch.float32), x.float(), beta=beta, out=wide))
+    # MKL has no bfloat16 product, and cuSPARSE divides long rows and rounds the partial sums
+    total = out.float() if beta else torch.empty(out.shape, dtype=torch.float32, device=out.device)
+    return out.copy_(torch.addmm(total, A.as_torch(torch.float32), x.float(), beta=beta, out=total))
 
 
 def sparse_product(A: CSR, B: CSR) -> CSR:
-    """``A @ B`` of two sparse matrices, on the CPU, once (scipy): for sparse features aggregated in advance."""
+    """``A @ B`` of two sparse matrices, by scipy on the CPU: for sparse features that are aggregated in advance."""
     a, b = (
         scipy.sparse.csr_matrix((m.data.cpu().numpy(), m.indices.cpu().numpy(), m.indptr.cpu().numpy()), m.shape)
         for m in (A, B)
     )
     c = a @ b
-    arrays = (torch.from_numpy(part).to(A.device) for part in (c.indptr, c.indices, c.data))
-    indptr, indices, values = arrays
+    indptr, indices, values = (torch.from_numpy(part).to(A.device) for part in (c.indptr, c.indices, c.data))
     return CSR(indptr.to(torch.int32), indices.to(torch.int32), values, c.shape[1])
 
 
 def hstack(A: CSR | Tensor, B: CSR | Tensor) -> CSR | Tensor:
-    """[A | B]: two matrices of one kind side by side."""
+    """[A | B], of two dense or two sparse matrices."""
     if isinstance(A, Tensor) and isinstance(B, Tensor):
         return torch.cat([A, B], 1)
     assert isinstance(A, CSR)
@@ -82,8 +81,10 @@ class _Product(torch.autograd.Function):
 class Aggregation:
     """The operator P of a layer: ``P(t)`` sums the messages ``t`` of each row's neighbours.
 
-    ``forward`` is the matrix of the forward pass. ``backward`` is that of the backward pass: the transpose, or a
-    leading block of it for methods that discard adjoints. Rows of ``t`` beyond its own get a zero adjoint.
+    Args:
+        forward: the matrix of the forward pass.
+        backward: the matrix of the backward pass: the transpose, or a leading block of it for methods that discard
+            adjoints. Rows of ``t`` beyond the rows of ``backward`` get a zero adjoint.
     """
 
     forward: CSR
@@ -103,7 +104,7 @@ class Aggregation:
         return self.forward.num_rows
 
     def adjoint(self, v: Tensor) -> Tensor:
-        """What the backward pass sends to the inputs for adjoints ``v`` of the outputs."""
+        """The adjoints of the inputs for adjoints ``v`` of the outputs."""
         back = self.backward
         q = spmm(back, v if back.num_cols == v.shape[0] else v[: back.num_cols])
         if back.num_rows == self.num_inputs:
@@ -113,13 +114,13 @@ class Aggregation:
         return padded
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        """P t; ``clean``, the rows before dropout, is for operators that keep rows."""
+        """P t; ``clean``, the rows before dropout, is for operators that store rows."""
         return _Product.apply(t, self)
 
 
 class Exact(Aggregation):
-    """An aggregation with its true adjoint, whose matrix is transposed only when it is asked for: a sampled operator
-    that reads the features never is."""
+    """An aggregation with its true adjoint, whose matrix is transposed when the transpose is first needed. A sampled
+    operator of the first layer never needs it."""
 
     def __init__(self, matrix: CSR) -> None:
         object.__setattr__(self, "forward", matrix)
@@ -131,14 +132,14 @@ class Exact(Aggregation):
 
 @dataclass(frozen=True, eq=False)
 class WithStoredHalo(Aggregation):
-    """An aggregation that also brings the stored states of its trailing rows, the halo, for layers that need them."""
+    """An aggregation with the stored states of its last rows, the halo, for layers that complete halo rows."""
 
     stored_halo: Tensor
 
 
 @dataclass(frozen=True)
 class Precomputed:
-    """The operator of a layer whose input rows are aggregated already (P X computed once): it does nothing."""
+    """The operator of a layer whose input rows are aggregated already (P X, computed once): it returns them."""
 
     num_outputs: int
 

@@ -1,4 +1,4 @@
-"""Cutting subgraphs out of a CSR on its own device, without a loop over nodes."""
+"""Subgraphs of a CSR matrix, cut out on its device without a loop over nodes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lmc.kernels.pinned import take
 class Extractor:
     """Cuts blocks out of one symmetric matrix.
 
-    It keeps one int32 per node (the node's row in the block being cut), so that the cost of a cut is that of the
-    entries it reads, not of the graph.
+    It stores one int32 per node, the node's row in the current block, so that the cost of a block depends on the
+    entries it reads and not on the size of the graph.
     """
 
     def __init__(self, P: CSR) -> None:
@@ -29,15 +29,15 @@ class Extractor:
         return mark.nonzero().squeeze(1)
 
     def block(self, rows: Tensor, cols: Tensor) -> CSR:
-        """P[rows, cols] with both relabelled in the order given."""
+        """P[rows, cols], with rows and columns in the given order."""
         entries, indptr = row_entries(self.P, rows)
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
         local = self._row[take(self.P.indices, entries)]
         self._row[cols] = -1
         block = CSR(indptr, local, take(self.P.data, entries), cols.numel())
         inside = local >= 0
-        at = inside.nonzero().squeeze(1)  # the one wait for a GPU
-        return block if at.numel() == local.numel() else block.entries(at, inside)
+        at = inside.nonzero().squeeze(1)  # the host waits for the GPU here, and only here
+        return block if at.numel() == local.numel() else block.filtered(inside, at)
 
     def induced(self, nodes: Tensor) -> CSR:
         """P[nodes, nodes], symmetric as P is."""

@@ -11,7 +11,8 @@ from lmc.errors import ConfigError
 from lmc.solvers.loop import Iteration, check
 
 RIDGE = {torch.float32: 1e-7, torch.float64: 1e-14}
-"""Share of the Gram matrix's mean diagonal that is added to its diagonal: late residuals are nearly parallel."""
+"""Share of the mean of the Gram matrix's diagonal that is added to the diagonal, since late residuals are nearly
+parallel."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,11 @@ class Anderson:
     """The combination of the last ``memory`` iterates, with weights that sum to 1, whose residual is smallest.
 
     alpha = argmin |sum_i alpha_i g_i|, g_i = f(x_i) - x_i;  x <- sum_i alpha_i (x_i + damping g_i). It needs 2 x
-    ``memory`` copies of x. Worth it where a step is dear and the map contracts slowly.
+    ``memory`` copies of x. It is worthwhile where a step is expensive and the map contracts slowly.
 
     Args:
         tol, max_steps, damping, check_every: as for :class:`lmc.solvers.Picard`.
-        memory: iterates that are combined.
+        memory: the number of iterates that are combined.
     """
 
     tol: float = 1e-4
@@ -61,7 +62,7 @@ class _Combine:
         self.gram[:m, slot] = row
         gram = self.gram[:m, :m]
         ridge = torch.eye(m, dtype=x.dtype, device=x.device) * (gram.diagonal().mean() * self.ridge)
-        # solve_ex does not look whether the matrix is singular, which would wait for the device; the ridge sees to it
+        # solve_ex does not check for a singular matrix, which would wait for the device; the ridge prevents one
         weights = torch.linalg.solve_ex(gram + ridge, x.new_ones(m)).result
         weights = (weights / weights.sum()).nan_to_num(1 / m)
         torch.mv(self.X[:m].t(), weights, out=x.view(-1))

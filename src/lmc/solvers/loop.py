@@ -1,13 +1,13 @@
 """The one loop of every fixed-point solver.
 
-A map writes f(x) into memory it is given, so that an iteration allocates nothing of the size of x. The relative
-residual |f(x) - x| / |f(x)| is what stops the loop; reading it makes the host wait for the device, so on a GPU it is
-read every few steps only.
+A map writes f(x) into given memory, so that an iteration allocates nothing of the size of x. The loop stops by the
+relative residual |f(x) - x| / |f(x)|. Reading it makes the host wait for the device, so on a GPU it is read only every
+few steps.
 
-A start that is an old solution is mostly right up to a factor: what drives the equation has grown or shrunk since. For
-maps f(x) = J(x) + c with J(a x) = a J(x), a >= 0 (linear ones, and those of a relu), the best factor costs no
-evaluation: f(a x) = c + a (f(x) - c), so a = argmin |a (x - J(x)) - c| is known after the first step. It is sought
-once more after the second, which has smoothed out what the first factor could not fit.
+A start that is an old solution is often right up to a factor, because the constant term of the equation has grown or
+shrunk since. For maps f(x) = J(x) + c with J(a x) = a J(x), a >= 0 (linear maps, and a ReLU), the best factor costs no
+evaluation: f(a x) = c + a (f(x) - c), so a = argmin |a (x - J(x)) - c| is known after the first step. A second factor
+is computed after the second step, when the error that the first factor could not remove is smaller.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ Map = Callable[[Tensor, Tensor], None]
 """f(x, out) writes the map's value at x into ``out``; x and ``out`` are different memory."""
 
 GROWTH = 1e4
-"""A change from step to step this many times the first one is divergence: a contraction's is at most sqrt(width)."""
+"""A change this many times the first one counts as divergence; for a contraction the ratio is at most sqrt(width)."""
 CUDA_CHECK_EVERY = 4
+"""Steps between two readings of the residual on a GPU."""
 SCALED_STEPS = 2
+"""Steps after which the iterate is scaled."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """The result of a solver.
 
     Args:
         value: f at the last iterate.
         steps: evaluations of the map.
         residual: |f(x) - x| / |f(x)| at the last iterate.
-        converged: whether that is within the tolerance.
+        converged: whether the residual is within the tolerance.
     """
 
     value: Tensor
@@ -52,11 +54,11 @@ class Iteration(Protocol):
     """The state of a solver between two steps."""
 
     def advance(self, x: Tensor, fx: Tensor) -> tuple[Tensor, Tensor]:
-        """The next iterate, and memory for its value, from the last one and its value; both may be overwritten."""
+        """The next iterate and memory for its value, from the last iterate and its value. Both may be overwritten."""
 
 
 class Solver(Protocol):
-    """A recipe: tolerance and budget, and how the next iterate follows from the last ones."""
+    """The settings of an iteration, and the rule for the next iterate."""
 
     @property
     def tol(self) -> float: ...
@@ -68,11 +70,11 @@ class Solver(Protocol):
     def check_every(self) -> int | None: ...
 
     def begin(self, x: Tensor) -> Iteration:
-        """A fresh iteration for values like ``x``."""
+        """A new iteration for values like ``x``."""
 
 
 def check(tol: float, max_steps: int, damping: float, check_every: int | None) -> None:
-    """Settings that mean something."""
+    """Check the settings that all solvers share."""
     if not 0 < tol < 1:
         raise ConfigError(f"expected tol in (0, 1) (got {tol})")
     if max_steps < 1:
@@ -92,23 +94,22 @@ def solve(
     origin: Tensor | None = None,
     first: Tensor | None = None,
 ) -> Solution:
-    """Iterate from ``start`` (which stays as it is) until the tolerance or the budget is reached.
+    """Iterate from ``start``, which is not changed, until the tolerance or the maximum number of steps is reached.
 
-    Divergence raises :class:`lmc.errors.SolverError`; a budget that is used up does not: ``converged`` says so.
+    Divergence raises :class:`lmc.errors.SolverError`. Reaching the maximum number of steps does not: ``converged`` is
+    then False.
 
     Args:
         remedy: what the user can do about divergence; it ends the message.
         origin: f(0), for maps with f(a x) - f(0) = a (f(x) - f(0)) for all a >= 0: the start is then multiplied by
-            the factor that leaves the smallest residual, so that it is never worse than starting from zero.
+            the factor with the smallest residual, so that it is never worse than starting from zero.
         first: f(start), where it is known; its memory is used. It counts as a step.
     """
     x = start.clone(memory_format=torch.contiguous_format)
     fx = torch.empty_like(x) if first is None else first
     change = torch.empty_like(x)
-    norms = x.new_empty(2)
     every = solver.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
-    iteration = solver.begin(x)
-    begun = residual = math.inf
+    iteration, watch = solver.begin(x), _Residual(x, remedy)
     for step in range(1, solver.max_steps + 1):
         if step > 1 or first is None:
             f(x, fx)
@@ -117,16 +118,7 @@ def solve(
         if reads or scales:
             torch.sub(fx, x, out=change)
         if reads:
-            torch.linalg.vector_norm(change, out=norms[0])
-            torch.linalg.vector_norm(fx, out=norms[1])
-            moved, size = norms.tolist()
-            begun = min(begun, moved) if step == 1 else begun
-            if not math.isfinite(moved) or moved > GROWTH * max(begun, 1e-300):
-                raise SolverError(
-                    f"expected a fixed-point iteration that settles (got a change of {moved:.3g} at step {step} after "
-                    f"{begun:.3g} at step 1): {remedy}"
-                )
-            residual = moved / size if size > 0 else moved
+            residual = watch.read(change, fx, step)
             if residual <= solver.tol or last:
                 return Solution(fx, step, residual, residual <= solver.tol)
         if scales:
@@ -136,6 +128,29 @@ def solve(
             torch.lerp(origin, fx, a, out=fx)
         x, fx = iteration.advance(x, fx)
     raise AssertionError("unreachable: the last step returns")
+
+
+class _Residual:
+    """Reads relative residuals, and raises where the iteration diverges."""
+
+    def __init__(self, x: Tensor, remedy: str) -> None:
+        self._norms = x.new_empty(2)
+        self._remedy = remedy
+        self._first = math.inf
+
+    def read(self, change: Tensor, fx: Tensor, step: int) -> float:
+        """|f(x) - x| / |f(x)|; the host waits for the device."""
+        torch.linalg.vector_norm(change, out=self._norms[0])
+        torch.linalg.vector_norm(fx, out=self._norms[1])
+        moved, size = self._norms.tolist()
+        if step == 1:
+            self._first = min(self._first, moved)
+        if not math.isfinite(moved) or moved > GROWTH * max(self._first, 1e-300):
+            raise SolverError(
+                f"expected a fixed-point iteration that settles (got a change of {moved:.3g} at step {step} after "
+                f"{self._first:.3g} at step 1): {self._remedy}"
+            )
+        return moved / size if size > 0 else moved
 
 
 def best_factor(d: Tensor, c: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Picard iteration, damped."""
+"""Damped Picard iteration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Picard:
     """x <- (1 - damping) x + damping f(x).
 
     Args:
-        tol: relative residual to stop at.
-        max_steps: evaluations of the map at most.
+        tol: the relative residual to stop at.
+        max_steps: the largest number of evaluations of the map.
         damping: in (0, 1]; 1 is the plain iteration, which converges where the map is a contraction.
-        check_every: steps between readings of the residual; None: 1 on a CPU, 4 on a GPU, where reading waits.
+        check_every: steps between readings of the residual; None: 1 on a CPU, and 4 on a GPU, where the host waits.
     """
 
     tol: float = 1e-4

@@ -1,0 +1,178 @@
+"""Checks of the arrays that a user builds a graph from. Each error says what was expected and what to do."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmc.errors import GraphError
+from lmc.graph.csr import CSR, from_rows
+
+SPLITS = ("train", "val", "test")
+
+
+def checked_features(x: Tensor | np.ndarray | CSR, n: int) -> Tensor | CSR:
+    """Finite real features of ``n`` nodes; whole numbers become float32."""
+    if isinstance(x, CSR):
+        _check_csr(x)
+    else:
+        x = torch.as_tensor(x)
+    if len(x.shape) != 2 or x.shape[0] != n:
+        raise GraphError(f"expected one feature row per node, [{n}, d] (got x of shape {list(x.shape)})")
+    if x.shape[1] == 0:
+        raise GraphError("expected at least one feature column (got x with none)")
+    values = x.data if isinstance(x, CSR) else x
+    if values.is_complex():
+        raise GraphError("expected real features (got complex ones): pass their parts as two columns")
+    if values.is_floating_point():
+        finite = values.isfinite()
+        if not bool(finite.all()):
+            bad = (~finite).nonzero()[0]
+            row = int(x.row_index()[bad[0]]) if isinstance(x, CSR) else int(bad[0])
+            raise GraphError(
+                f"expected finite features (got {int((~finite).sum())} NaN or infinite values, the first in row "
+                f"{row}): replace or drop them before loading"
+            )
+        return x
+    return x.to(dtype=torch.float32)
+
+
+def _check_csr(x: CSR) -> None:
+    """Check the row pointers and columns of sparse features, since sparse products do not."""
+    entries, steps = x.indices.numel(), x.indptr.diff()
+    if x.data.shape != x.indices.shape:
+        raise GraphError(f"expected one value for each of {entries} sparse entries (got {list(x.data.shape)})")
+    if int(x.indptr[0]) != 0 or int(x.indptr[-1]) != entries or bool((steps < 0).any()):
+        raise GraphError(f"expected row pointers that rise from 0 to {entries} in sparse features (got others)")
+    if entries and not (int(x.indices.min()) >= 0 and int(x.indices.max()) < x.num_cols):
+        raise GraphError(
+            f"expected feature columns in [0, {x.num_cols}) (got {int(x.indices.min())} to {int(x.indices.max())})"
+        )
+
+
+def checked_targets(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
+    """Classes as int64 [n], or labels as float32 [n, C]; and the number of classes or labels."""
+    if y.dim() == 2 and y.shape[1] == 1 and not y.is_floating_point():
+        y = y.squeeze(1)
+    if y.dim() == 1:
+        return _checked_classes(y, num_classes)
+    if y.dim() != 2:
+        raise GraphError(f"expected y of shape [n] or [n, C] (got {list(y.shape)})")
+    if num_classes is not None and num_classes != y.shape[1]:
+        raise GraphError(f"expected {num_classes} label columns (got y of shape {list(y.shape)})")
+    if not bool(((y == 0) | (y == 1)).all()):
+        raise GraphError("expected a 0/1 matrix of labels in y (got other values)")
+    return y.to(torch.float32), y.shape[1]
+
+
+def _checked_classes(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        raise GraphError("expected whole class numbers in y (got fractions): pass int64 classes")
+    y = y.long()
+    if num_classes is None:
+        num_classes = int(y.max()) + 1 if y.numel() else 0
+    outside = (y < -1) | (y >= num_classes)
+    if bool(outside.any()):
+        node = int(outside.nonzero()[0])
+        raise GraphError(f"expected classes in [0, {num_classes}), or -1 for unknown (got y[{node}] = {int(y[node])})")
+    if num_classes < 1:
+        raise GraphError("expected at least one known class (got none in y)")
+    return y, num_classes
+
+
+def checked_mask(split: str, chosen: Tensor, n: int) -> Tensor:
+    """The boolean mask [n] of a split, from a mask or from node numbers."""
+    if chosen.dim() != 1:
+        raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
+    if chosen.dtype == torch.bool:
+        if chosen.numel() != n:
+            raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()})")
+        mask = chosen
+    elif chosen.is_floating_point():
+        raise GraphError(f"expected {split} as a boolean mask or whole node numbers (got {chosen.dtype})")
+    else:
+        outside = (chosen < 0) | (chosen >= n)
+        if bool(outside.any()):
+            raise GraphError(f"expected {split} nodes in [0, {n}) (got {int(chosen[outside][0])})")
+        mask = torch.zeros(n, dtype=torch.bool, device=chosen.device)
+        mask[chosen.long()] = True
+    if not bool(mask.any()):
+        raise GraphError(f"expected at least one {split} node (got an empty split)")
+    return mask
+
+
+def check_disjoint(masks: dict[str, Tensor]) -> None:
+    """Refuse splits that share nodes."""
+    for a, b in combinations(SPLITS, 2):
+        both = masks[a] & masks[b]
+        if bool(both.any()):
+            raise GraphError(
+                f"expected disjoint splits (got {int(both.sum())} nodes in both {a} and {b}, e.g. node "
+                f"{int(both.nonzero()[0])}): remove them from one"
+            )
+
+
+def check_labelled(y: Tensor, masks: dict[str, Tensor]) -> None:
+    """Refuse splits with nodes whose class is unknown."""
+    if y.dim() == 2:
+        return
+    for split, mask in masks.items():
+        unknown = mask & (y < 0)
+        if bool(unknown.any()):
+            raise GraphError(
+                f"expected a class for every {split} node (got y[{int(unknown.nonzero()[0])}] = -1): "
+                f"leave unknown nodes out of the split"
+            )
+
+
+def checked_edges(edge_index: Tensor, n: int, symmetrise: bool) -> CSR:
+    """The symmetric pattern of A from edges [2, E] between ``n`` nodes, repaired with ``symmetrise``."""
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise GraphError(f"expected edge_index of shape [2, E] (got {list(edge_index.shape)})")
+    if edge_index.is_floating_point():
+        raise GraphError(f"expected whole node numbers in edge_index (got {edge_index.dtype})")
+    if edge_index.shape[1] == 0:
+        raise GraphError("expected at least one edge (got none): a graph without edges needs no graph network")
+    outside = (edge_index < 0) | (edge_index >= n)
+    if bool(outside.any()):
+        raise GraphError(f"expected edges between nodes in [0, {n}) (got node {int(edge_index[outside][0])})")
+    src, dst = edge_index.long()
+    key = _repaired(src, dst, n) if symmetrise else _undirected(src, dst, n)
+    if key.numel() >= 2**31:
+        raise GraphError(f"expected fewer than 2^31 directed edges (got {key.numel():,}): int32 indices end there")
+    adj = from_rows(key // n, key % n, None, (n, n))
+    return CSR(adj.indptr, adj.indices, None, n, symmetric=True)
+
+
+def _repaired(src: Tensor, dst: Tensor, n: int) -> Tensor:
+    """Sorted keys src * n + dst of both directions of every edge, once, without self-loops."""
+    loops = src == dst
+    key = torch.cat([src * n + dst, dst * n + src])[~torch.cat([loops, loops])].unique()
+    if key.numel() == 0:
+        raise GraphError("expected at least one edge between two nodes (got self-loops only)")
+    return key
+
+
+def _undirected(src: Tensor, dst: Tensor, n: int) -> Tensor:
+    """Sorted keys src * n + dst of edges that are undirected, without self-loops and duplicates, as they must be."""
+    remedy = "pass symmetrise=True (on the command line: --symmetrise) to repair this"
+    loops = src == dst
+    if bool(loops.any()):
+        node = int(src[loops][0])
+        raise GraphError(f"expected no self-loops (got ({node}, {node})): {remedy}")
+    key = (src * n + dst).sort().values
+    twice = key[1:] == key[:-1]
+    if bool(twice.any()):
+        k = int(key[1:][twice][0])
+        raise GraphError(f"expected no duplicate edges (got ({k // n}, {k % n}) more than once): {remedy}")
+    reverse = (key % n * n + key // n).sort().values
+    if not torch.equal(key, reverse):
+        k = int(key[~torch.isin(key, reverse)][0])
+        raise GraphError(
+            f"expected an undirected graph with both directions listed (got ({k // n}, {k % n}) without "
+            f"({k % n}, {k // n})): {remedy}"
+        )
+    return key
