@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/lmc compare arxiv-like --scale 0.1 --layers 3 --norm layer --parts 40 --clusters 10 \
+	$(BIN)/lmc compare arxiv-like --scale 0.1 --model gcn:layers=3:norm=layer --parts 40 --clusters 10 \
 		--lr 0.001 --epochs 80 --eval-every 2 --run-dir runs/demo
 
 lint: $(STAMP)

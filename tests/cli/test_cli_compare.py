@@ -14,7 +14,7 @@ from lmc.results import read_errors, read_lines
 Invoke = Callable[..., tuple[int, str]]
 
 
-SMALL = ("tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "3", "--parts", "4", "--clusters", "1")
+SMALL = ("tiny-like", "--scale", "0.2", "--model", "gcn:hidden=8:layers=3", "--parts", "4", "--clusters", "1")
 METHODS = "full,cluster,gas,fm,lmc,lmc:alpha=0:score=x^2"
 FOLDERS = ("full", "cluster", "gas", "fm", "lmc", "lmc_alpha=0_score=x_2")
 
@@ -59,7 +59,7 @@ def test_a_stopped_comparison_is_resumed(invoke: Invoke, tmp_path: Path, monkeyp
     common = ("compare", *SMALL, "--methods", "gas,lmc", "--epochs", "5", "--error-every", "2")
     assert invoke(*common, "--run-dir", "whole")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr("lmc.cli.comparing.stop_on_interrupt", _StopAfter(17))
+        patched.setattr("lmc.cli.compare.stop_on_interrupt", _StopAfter(17))
         code, said = invoke(*common, "--run-dir", "halves")
     assert code == 130
     assert "--resume" in said
@@ -88,7 +88,7 @@ def test_a_finished_comparison_is_not_trained_again(invoke: Invoke, tmp_path: Pa
 def test_methods_not_begun_are_not_begun_when_stopped(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmc.cli.comparing.stop_on_interrupt", _StopAfter(2))
+    monkeypatch.setattr("lmc.cli.compare.stop_on_interrupt", _StopAfter(2))
     assert invoke("compare", *SMALL, "--methods", "gas,lmc", "--epochs", "5", "--run-dir", "r")[0] == 130
     assert not (tmp_path / "r" / "lmc").exists()
 
@@ -97,10 +97,11 @@ def test_methods_not_begun_are_not_begun_when_stopped(
     ("arguments", "message"),
     [
         (("--methods", "gas,glas"), "did you mean gas?"),
-        (("--methods", "gas:alpha=1"), "(got --alpha): it has"),
+        (("--methods", "gas:alpha=1"), "(got 'alpha' in 'gas:alpha=1'): it has"),
         (("--methods", "full", "--parts", "3"), "at least one of full has"),
         (("--methods", "lmc:alpha=0.50,lmc:alpha=0^50"), "a number for alpha"),
         (("--error-every", "-1"), "--error-every of at least 0"),
+        (("--clusters", "auto"), "a whole number for --clusters (got auto)"),
     ],
 )
 def test_wrong_arguments(invoke: Invoke, arguments: tuple[str, ...], message: str) -> None:

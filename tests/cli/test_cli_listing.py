@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
+import pytest
 from typer.testing import CliRunner
 
 import lmc
 from lmc.cli.app import app
 from lmc.data import names
 from lmc.methods import METHODS
+from lmc.models import MODELS
 
 Invoke = Callable[..., tuple[int, str]]
 
@@ -41,6 +45,35 @@ def test_methods_lists_every_name_with_its_facts() -> None:
     assert "models: recurrent" in models
     assert "histories: H, V" in models
     assert "…" not in result.output
+
+
+@pytest.mark.parametrize(("kind", "known"), [("methods", METHODS), ("models", MODELS)])
+def test_the_options_of_every_method_and_model_are_shown(invoke: Invoke, kind: str, known: dict[str, type]) -> None:
+    assert all(name in invoke(kind)[1] for name in known)
+    for name in known:
+        code, said = invoke(kind, name)
+        assert code == 0
+        assert (sys.modules[known[name].__module__].__doc__ or "").split("\n")[0][:40] in said
+    assert "did you mean" in invoke(kind, "gcnn" if kind == "models" else "gass")[1]
+
+
+def test_options_are_shown_with_defaults_and_help(invoke: Invoke) -> None:
+    said = invoke("methods", "lmc4rec")[1]
+    for cell in ("undo_drift", "yes or no", "one of solution, step", "an eighth of the parts", "drop_edge"):
+        assert cell in said
+    said = invoke("models", "gcnii")[1]
+    for cell in ("layers", "width of the hidden layers", "share of the encoded input", "theta"):
+        assert cell in said
+
+
+def test_the_module_is_the_script() -> None:
+    shown = subprocess.run([sys.executable, "-m", "lmc", "--version"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (0, f"lmc {lmc.__version__}\n")
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, lmc.cli; lmc.cli.app(['train', '-h'], standalone_mode=False); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 def test_version(invoke: Invoke) -> None:

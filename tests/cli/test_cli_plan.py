@@ -16,7 +16,7 @@ from lmc.errors import ConfigError
 
 Invoke = Callable[..., tuple[int, str]]
 
-SMALL = ("tiny-like", "--hidden", "16", "--layers", "3", "--parts", "8")
+SMALL = ("tiny-like", "--model", "gcn:hidden=16:layers=3", "--parts", "8")
 
 
 def test_a_dry_run_says_what_lies_where_and_trains_nothing(invoke: Invoke, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_run_that_does_not_fit_is_refused_before_training(invoke: Invoke, tmp_
 
 
 def test_a_full_batch_has_a_plan_and_no_option_that_makes_it_smaller(invoke: Invoke) -> None:
-    full = ("train", "tiny-like", "--hidden", "16", "--method", "full")
+    full = ("train", "tiny-like", "--model", "gcn:hidden=16", "--method", "full")
     code, said = invoke(*full, "--dry-run")
     assert code == 0, said
     assert "the whole graph at once, 1 steps an epoch" in said
@@ -75,7 +75,7 @@ def test_memory_is_read_as_people_write_it(text: str, size: float) -> None:
     assert parse_memory(text) == size
 
 
-@pytest.mark.parametrize("text", ["much", "-1GB", "1.2.3GB", "0GB"])
+@pytest.mark.parametrize("text", ["much", "-1GB", "1.2.3GB", "0GB", "."])
 def test_other_amounts_of_memory_are_refused(invoke: Invoke, text: str) -> None:
     code, said = invoke("train", *SMALL, "--memory", text)
     assert code == 2

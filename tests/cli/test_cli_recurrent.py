@@ -10,13 +10,14 @@ import pytest
 
 Invoke = Callable[..., tuple[int, str]]
 
-SMALL = ("tiny-like", "--scale", "0.2", "--model", "recgcn", "--hidden", "8", "--parts", "4", "--clusters", "2")
+TINY, DIVIDED = ("tiny-like", "--scale", "0.2"), ("--parts", "4", "--clusters", "2")
+SMALL = (*TINY, "--model", "recgcn:hidden=8", *DIVIDED)
 
 
 def test_train_and_resume(invoke: Invoke, tmp_path: Path) -> None:
     options = (
-        *SMALL, "--method", "lmc4rec", "--input-dropout", "0.2", "--q", "0.6", "--update", "step", "--kappa", "0.9",
-        "--bounded-norm", "1", "--solver", "anderson", "--tol", "1e-3", "--run-dir", "r",
+        *TINY, *DIVIDED, "--method", "lmc4rec:q=0.6:update=step:undo_drift=no",
+        "--model", "recgcn:hidden=8:input_dropout=0.2:kappa=0.9:p=1:solver=anderson:tol=1e-3", "--run-dir", "r",
     )  # fmt: skip
     code, said = invoke("train", *options, "--epochs", "2")
     assert code == 0, said
@@ -26,7 +27,7 @@ def test_train_and_resume(invoke: Invoke, tmp_path: Path) -> None:
     assert "steps" in said
     assert invoke("train", *options, "--epochs", "3", "--resume")[0] == 0
     config = json.loads((tmp_path / "r" / "config.json").read_text())
-    assert (config["method"]["q"], config["method"]["update"]) == (0.6, "step")
+    assert (config["method"]["q"], config["method"]["update"], config["method"]["undo_drift"]) == (0.6, "step", False)
     model = config["model"]
     assert (model["kappa"], model["p"], model["solver"], model["solver.tol"]) == (0.9, "1", "anderson", 1e-3)
     lines = [json.loads(line) for line in (tmp_path / "r" / "epochs.jsonl").read_text().splitlines()]
@@ -54,9 +55,8 @@ def test_compare(invoke: Invoke, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::lmc.errors.SolverWarning")
 def test_solves_that_fail_are_said(invoke: Invoke) -> None:
-    code, said = invoke(
-        "train", *SMALL[:-4], "--method", "full", "--epochs", "1", "--tol", "1e-12", "--kappa", "0.99", "--lr", "0.5"
-    )
+    model = "recgcn:hidden=8:tol=1e-12:kappa=0.99"
+    code, said = invoke("train", *TINY, "--method", "full", "--epochs", "1", "--model", model, "--lr", "0.5")
     assert code == 0
     assert "fixed points were not solved to the tolerance" in said
 

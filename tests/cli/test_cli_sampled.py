@@ -8,13 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lmc.cli.build import build_method, build_methods
-from lmc.cli.choices import MethodChoice, MethodOptions, parse_fanouts, parse_method, parse_methods
-from lmc.errors import ConfigError
-from lmc.methods import GAS, LADIES, DropEdge, GraphSAGE, GraphSAINT, ShaDow
-
 Invoke = Callable[..., tuple[int, str]]
-SMALL = ("tiny-like", "--scale", "0.2", "--hidden", "8", "--epochs", "2")
+SMALL = ("tiny-like", "--scale", "0.2", "--model", "gcn:hidden=8", "--epochs", "2")
 
 
 @pytest.mark.parametrize("name", ["graphsage", "vrgcn", "fm-ib", "fastgcn", "ladies", "graphsaint", "shadow"])
@@ -35,8 +30,8 @@ def test_sign_wants_its_model(invoke: Invoke) -> None:
 
 def test_options_reach_the_method(invoke: Invoke, tmp_path: Path) -> None:
     code, said = invoke(
-        "train", *SMALL, "--method", "graphsage", "--fanouts", "3,2", "--batch-size", "50", "--first-layer", "complete",
-        "--drop-edge", "0.25", "--run-dir", "r",
+        "train", *SMALL, "--method", "graphsage:fanouts=3/2:batch-size=50:first-layer=complete:drop-edge=0.25",
+        "--run-dir", "r",
     )  # fmt: skip
     assert code == 0, said
     assert "GraphSAGE, 25.00 % of the edges left out" in said
@@ -50,7 +45,7 @@ def test_options_reach_the_method(invoke: Invoke, tmp_path: Path) -> None:
 def test_edges_are_dropped_for_the_method_that_suits_the_model(
     invoke: Invoke, tmp_path: Path, model: str, inner: str
 ) -> None:
-    code, said = invoke("train", *SMALL, "--model", model, "--drop-edge", "0.25", "--run-dir", "r")
+    code, said = invoke("train", *SMALL, "--model", model, "--method", "auto:drop-edge=0.25", "--run-dir", "r")
     assert code == 0, said
     method = json.loads((tmp_path / "r" / "config.json").read_text())["method"]
     assert (method["name"], method["inner"]["name"]) == ("dropedge", inner)
@@ -68,23 +63,3 @@ def test_compare_with_options_after_colons(invoke: Invoke, tmp_path: Path) -> No
     summary = json.loads((tmp_path / "c" / "summary.json").read_text())["methods"]
     assert list(summary) == methods.split(",")
     assert all(summary[name]["gradient_error"] for name in methods.split(",")[1:])
-
-
-def test_choices_become_methods() -> None:
-    built = {text: build_method(parse_method(text)) for text in ("graphsage:fanouts=10/10/5", "shadow:fanouts=4")}
-    assert built["graphsage:fanouts=10/10/5"] == GraphSAGE((10, 10, 5))
-    assert built["shadow:fanouts=4"] == ShaDow(fanouts=4)
-    assert build_method(parse_method("gas:parts=4:drop-edge=0.3")) == DropEdge(GAS(4), p=0.3)
-    shared = build_methods(parse_methods("ladies,graphsaint"), MethodOptions(layer_size=9, sampler="node"))
-    assert shared == {"ladies": LADIES(9), "graphsaint": GraphSAINT("node")}
-
-
-@pytest.mark.parametrize("text", ["10,", "a", "3//2"])
-def test_unreadable_fanouts_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="whole numbers for --fanouts"):
-        parse_fanouts(text)
-
-
-def test_an_option_of_another_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'gas' has \(got --fanouts\)"):
-        build_method(MethodChoice("gas", "gas", MethodOptions(fanouts=(3,))))

@@ -16,7 +16,7 @@ import pytest
 Invoke = Callable[..., tuple[int, str]]
 
 
-SMALL = ("tiny-like", "--scale", "0.2", "--hidden", "8", "--parts", "4", "--clusters", "2")
+SMALL = ("tiny-like", "--scale", "0.2", "--model", "gcn:hidden=8", "--parts", "4", "--clusters", "2")
 
 
 def test_train_writes_a_run_and_says_what_came_of_it(invoke: Invoke, tmp_path: Path) -> None:
@@ -49,10 +49,10 @@ def test_resuming_with_other_settings_is_refused(invoke: Invoke) -> None:
 
 def test_options_reach_model_and_method(invoke: Invoke, tmp_path: Path) -> None:
     code, said = invoke(
-        "train", "tiny-like", "--scale", "0.2", "--method", "lmc", "--model", "gcnii", "--layers", "3", "--hidden", "8",
-        "--norm", "layer", "--dropout", "0.1", "--input-dropout", "0.2", "--gcnii-alpha", "0.2", "--gcnii-theta", "1",
-        "--alpha", "0.7", "--score", "sin", "--cut", "after", "--first-layer", "pruned", "--no-forward", "--redraw",
-        "--partition", "random", "--history", "host", "--parts", "3", "--clusters", "1", "--clip", "1",
+        "train", "tiny-like", "--scale", "0.2",
+        "--model", "gcnii:layers=3:hidden=8:norm=layer:dropout=0.1:input_dropout=0.2:alpha=0.2:theta=1",
+        "--method", "lmc:alpha=0.7:score=sin:cut=after:first-layer=pruned:forward=no:redraw=yes:partition=random",
+        "--history", "host", "--parts", "3", "--clusters", "1", "--clip", "1",
         "--weight-decay", "0.001", "--epochs", "1", "--eval-every", "0", "--device", "cpu", "--run-dir", "r",
     )  # fmt: skip
     assert code == 0, said
@@ -71,7 +71,7 @@ def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
     import lmc
 
     lmc.save(lmc.load("tiny-like", scale=0.2), tmp_path / "mine.npz")
-    code, said = invoke("train", "mine.npz", "--method", "full", "--epochs", "1", "--hidden", "4")
+    code, said = invoke("train", "mine.npz", "--method", "full", "--epochs", "1", "--model", "gcn:hidden=4")
     assert code == 0, said
     assert "Full batch" in said
 
@@ -82,11 +82,17 @@ def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
         (("tinny-like",), "did you mean tiny-like"),
         (("tiny-like", "--method", "gaz"), "did you mean gas?"),
         (("tiny-like", "--model", "gcni"), "did you mean gcnii?"),
-        (("tiny-like", "--method", "gas", "--alpha", "0.4"), "(got --alpha): it has --parts, --clusters"),
-        (("tiny-like", "--model", "gcnii", "--linear-in"), "(got --linear-in): it has --hidden"),
-        (("tiny-like", "--gcnii-alpha", "0.2"), "(got --gcnii-alpha)"),
+        (("tiny-like", "--method", "gas:alpha=0.4"), "(got 'alpha' in 'gas:alpha=0.4'): it has parts, clusters"),
+        (("tiny-like", "--model", "gcnii:linear-in=yes"), "(got 'linear_in' in 'gcnii:linear-in=yes'): it has hidden"),
+        (("tiny-like", "--model", "gcn:alpha=0.2"), "(got 'alpha'"),
+        (("tiny-like", "--method", "full", "--parts", "3"), "(got --parts)"),
+        (("tiny-like", "--alpha", "0.2"), "--method lmc:alpha=0.4"),
+        (("tiny-like", "--epochs", "many"), "--epochs"),
+        ((), "lmc train --help"),
+        (("tiny-like", "--history", "tape"), "tape"),
+        (("tiny-like", "--device", "tpu9"), "expected a device"),
         (("tiny-like", "--parts", "4", "--clusters", "5"), "clusters_per_batch of at most num_parts = 4 (got 5)"),
-        (("tiny-like", "--norm", "group"), "expected norm"),
+        (("tiny-like", "--model", "gcn:norm=group"), "expected norm"),
         (("tiny-like", "--epochs", "0"), "at least 1 epoch"),
         (("nowhere/graph.npz",), "nowhere/graph.npz"),
         (("broken.npz",), "broken.npz"),

@@ -78,8 +78,8 @@ def test_the_command_line_trains_and_says_so(tmp_path: Path) -> None:
         "6",
         "--clusters",
         "2",
-        "--layers",
-        "3",
+        "--model",
+        "gcn:layers=3",
     ]
     command += ["--epochs", "3", "--device", "cpu", "--run-dir", str(run_dir), "--precision", "bfloat16"]
     result = CliRunner().invoke(app, command)

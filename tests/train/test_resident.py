@@ -16,8 +16,9 @@ app(sys.argv[1:], standalone_mode=False)
 print("PEAK", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 COMMON = (
-    "train", "products-like", "--scale", "0.05", "--method", "cmc", "--hidden", "256", "--layers", "4", "--epochs", "1",
-    "--partition", "random", "--parts", "600", "--clusters", "1", "--rebuild-batches", "--device", "cpu",
+    "train", "products-like", "--scale", "0.05", "--method", "cmc:partition=random",
+    "--model", "gcn:hidden=256:layers=4", "--epochs", "1", "--parts", "600", "--clusters", "1",
+    "--rebuild-batches", "--device", "cpu",
 )  # fmt: skip
 
 

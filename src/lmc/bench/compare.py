@@ -49,8 +49,7 @@ def contestants(
     folders: Mapping[str, Path],
     *,
     seed: int,
-    device: str,
-    precision: str = "float32",
+    placement: Placement,
 ) -> list[Contestant]:
     """Every method bound to a copy of ``model`` of its own; methods that cut the graph alike share the cut."""
     cuts: dict[tuple[int | None, str], Tensor] = {}
@@ -62,7 +61,6 @@ def contestants(
             if key not in cuts:
                 cuts[key] = method.parts_of(graph, seed)
             parts = cuts[key]
-        placement = Placement(device=device, precision=precision)
         run = method.bind(graph, copy.deepcopy(model), parts, placement, seed=seed)
         bound.append(Contestant(label, run, folders[label]))
     return bound

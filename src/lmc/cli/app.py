@@ -1,8 +1,9 @@
-"""The commands and their options; what they do is in the modules beside this one, imported when needed."""
+"""The commands and their options; what they do is in the modules beside this one, imported when a command runs."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,33 +14,23 @@ from lmc.cli.bench_estimates import bench_estimates
 from lmc.cli.bench_recurrent import bench_recurrent
 from lmc.cli.bench_sampling import bench_sampling
 from lmc.cli.benches import BENCHES
-from lmc.cli.choices import (
-    DataChoice,
-    MethodChoice,
-    MethodOptions,
-    ModelChoice,
-    OptimiserChoice,
-    PlanChoice,
-    RunChoice,
-    parse_clusters,
-    parse_fanouts,
-    parse_methods,
-)
-from lmc.cli.console import spoken_errors
+from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
+from lmc.cli.console import OneLineErrors, spoken_errors
 from lmc.heap import keep_memory
 
 _ENVIRONMENT = {
-    # Threads that wait spin by default: on cores shared with other processes small steps then take ten times as long,
-    # on cores of one's own nothing is gained. Read once, when torch is first imported.
+    # Waiting threads spin by default: on cores shared with other processes small steps then take ten times as long,
+    # on cores that nobody else uses nothing is gained. It is read once, when torch is first imported.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # the profiler that measures memory writes its own diary to standard error
+    # the profiler that measures memory logs to standard error
     "KINETO_LOG_LEVEL": "99",
-    # nor is it news that memory from before a measurement is freed during it
+    # so does it when memory from before a measurement is freed during it
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
 app = typer.Typer(
     name="lmc",
+    cls=OneLineErrors,
     help="Train graph neural networks on graphs too large for a full-batch step.",
     no_args_is_help=True,
     add_completion=False,
@@ -55,11 +46,11 @@ bench_app.command("estimates")(bench_estimates)
 
 
 def main() -> None:
-    """What the ``lmc`` script runs."""
+    """The entry point of the ``lmc`` script and of ``python -m lmc``."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     keep_memory()
-    app()
+    app(prog_name="lmc")
 
 
 def _version(wanted: bool) -> None:
@@ -73,7 +64,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Train graph neural networks on graphs too large for a full-batch step."""
@@ -82,268 +73,133 @@ def root(
 @app.command()
 def train(
     dataset: o.Dataset,
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="`lmc methods` lists them. auto: cmc, or lmc where the model's aggregation is not linear, or lmc4rec "
-            "for a fixed point.",
-            rich_help_panel="Method",
-        ),
-    ] = "auto",
+    method: o.Method = "auto",
     model: o.Model = "gcn",
+    parts: o.Parts = None,
+    clusters: o.Clusters = None,
     epochs: o.Epochs = 100,
-    seed: o.Seed = 0,
-    run_dir: o.RunDir = None,
-    resume: o.Resume = False,
-    device: o.Device = "auto",
-    features: o.Features = "device",
-    structure: o.Structure = "device",
-    rebuild_batches: o.RebuildBatches = False,
-    precision: o.Precision = "float32",
-    memory: o.Memory = None,
-    dry_run: o.DryRun = False,
-    hidden: o.Hidden = 64,
-    layers: o.Layers = None,
-    dropout: o.Dropout = None,
-    input_dropout: o.InputDropout = None,
-    norm: o.Norm = None,
-    residual: o.Residual = None,
-    linear_in: o.LinearIn = None,
-    linear_out: o.LinearOut = None,
-    gcnii_alpha: o.InitialShare = None,
-    gcnii_theta: o.Theta = None,
-    kappa: o.Kappa = None,
-    bounded_norm: o.BoundedNorm = None,
-    solver: o.FixedPointSolver = None,
-    tol: o.Tolerance = None,
-    heads: o.Heads = None,
-    teleport: o.Teleport = None,
     lr: o.Rate = 0.01,
     weight_decay: o.WeightDecay = 0.0,
     clip: o.Clip = None,
     eval_every: o.EvalEvery = 1,
-    parts: o.Parts = None,
-    clusters: o.ClustersOrAuto = None,
-    redraw: o.Redraw = None,
-    partition: o.Partition = None,
+    seed: o.Seed = 0,
+    run_dir: o.RunDir = None,
+    resume: o.Resume = False,
+    device: o.Device = "auto",
     history: o.History = "device",
-    alpha: o.Alpha = None,
-    score: o.Score = None,
-    cut: o.Cut = None,
-    first_layer: o.FirstLayer = None,
-    momentum: o.Momentum = None,
-    adjoints: o.Adjoints = None,
-    update: o.Update = None,
-    q: o.CalmShare = None,
-    batch_size: o.BatchSize = None,
-    fanouts: o.Fanouts = None,
-    layer_size: o.LayerSize = None,
-    sampler: o.Sampler = None,
-    drop_edge: o.DropEdge = None,
-    no_forward: o.NoForward = False,
-    no_backward: o.NoBackward = False,
+    features: o.Features = "device",
+    structure: o.Structure = "device",
+    precision: o.Precision = "float32",
+    rebuild_batches: o.RebuildBatches = False,
+    memory: o.Memory = None,
+    dry_run: o.DryRun = False,
     data_dir: o.DataDir = None,
     scale: o.Scale = None,
     symmetrise: o.Symmetrise = False,
 ) -> None:
     """Train a model on a graph with one method.
 
-    Ctrl-C finishes the step and saves; the same command with --resume goes on from there.
+    Ctrl-C finishes the step and saves; the same command with --resume continues from there.
     """
-    with spoken_errors(resumable=True):
-        from lmc.cli.training import train_command
+    import lmc
+    from lmc.cli.train import train_command
+    from lmc.train import Settings
 
-        num_clusters, clusters_auto = parse_clusters(clusters)
-        own = MethodOptions(
-            parts=parts,
-            clusters=num_clusters,
-            redraw=redraw,
-            partition=partition,
-            alpha=alpha,
-            score=score,
-            cut=cut,
-            first_layer=first_layer,
-            momentum=momentum,
-            adjoints=adjoints,
-            update=update,
-            q=q,
-            batch_size=batch_size,
-            fanouts=parse_fanouts(fanouts),
-            layer_size=layer_size,
-            sampler=sampler,
-            drop_edge=drop_edge,
-            forward=False if no_forward else None,
-            backward=False if no_backward else None,
-        )
-        train_command(
-            DataChoice(dataset, data_dir, scale, symmetrise),
-            ModelChoice(
-                model,
-                hidden,
-                layers,
-                dropout,
-                input_dropout,
-                norm,
-                residual,
-                linear_in,
-                linear_out,
-                gcnii_alpha,
-                gcnii_theta,
-                kappa,
-                bounded_norm,
-                solver,
-                tol,
-                heads,
-                teleport,
-            ),
-            MethodChoice(method, method, own),
-            OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, history, features, rebuild_batches, precision, structure),
-            PlanChoice(memory, dry_run, clusters_auto),
-        )
+    train_command(
+        partial(lmc.load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
+        method,
+        model,
+        Settings(epochs, lr, weight_decay, clip, eval_every),
+        o.placement_of(device, history, features, structure, precision, rebuild_batches),
+        parts=parts,
+        clusters=clusters,
+        seed=seed,
+        run_dir=run_dir,
+        resume=resume,
+        memory=memory,
+        dry_run=dry_run,
+    )
 
 
 @app.command()
 def compare(
     dataset: o.Dataset,
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            help="Comma-separated; options of one's own after colons: gas,lmc,lmc:alpha=0.8:score=x^2. "
-            "Options below go to every method that has them. auto: those that train the model.",
-            rich_help_panel="Method",
-        ),
-    ] = "auto",
+    methods: o.Methods = "auto",
     model: o.Model = "gcn",
+    parts: o.Parts = None,
+    clusters: o.Clusters = None,
     epochs: o.Epochs = 50,
-    error_every: Annotated[
-        int | None,
-        typer.Option(
-            "--error-every",
-            help="Epochs between measurements of the gradient error; 0: never. Default: about 6 in all.",
-            rich_help_panel="Run",
-        ),
-    ] = None,
-    seed: o.Seed = 0,
-    run_dir: o.RunDir = None,
-    resume: o.Resume = False,
-    device: o.Device = "auto",
-    precision: o.Precision = "float32",
-    hidden: o.Hidden = 64,
-    layers: o.Layers = None,
-    dropout: o.Dropout = None,
-    input_dropout: o.InputDropout = None,
-    norm: o.Norm = None,
-    residual: o.Residual = None,
-    linear_in: o.LinearIn = None,
-    linear_out: o.LinearOut = None,
-    gcnii_alpha: o.InitialShare = None,
-    gcnii_theta: o.Theta = None,
-    kappa: o.Kappa = None,
-    bounded_norm: o.BoundedNorm = None,
-    solver: o.FixedPointSolver = None,
-    tol: o.Tolerance = None,
-    heads: o.Heads = None,
-    teleport: o.Teleport = None,
     lr: o.Rate = 0.01,
     weight_decay: o.WeightDecay = 0.0,
     clip: o.Clip = None,
     eval_every: o.EvalEvery = 1,
-    parts: o.Parts = None,
-    clusters: o.ClustersPerBatch = None,
-    redraw: o.Redraw = None,
-    partition: o.Partition = None,
+    error_every: o.ErrorEvery = None,
+    seed: o.Seed = 0,
+    run_dir: o.RunDir = None,
+    resume: o.Resume = False,
+    device: o.Device = "auto",
     history: o.History = "device",
-    alpha: o.Alpha = None,
-    score: o.Score = None,
-    cut: o.Cut = None,
-    first_layer: o.FirstLayer = None,
-    momentum: o.Momentum = None,
-    adjoints: o.Adjoints = None,
-    update: o.Update = None,
-    q: o.CalmShare = None,
-    batch_size: o.BatchSize = None,
-    fanouts: o.Fanouts = None,
-    layer_size: o.LayerSize = None,
-    sampler: o.Sampler = None,
-    drop_edge: o.DropEdge = None,
+    features: o.Features = "device",
+    structure: o.Structure = "device",
+    precision: o.Precision = "float32",
+    rebuild_batches: o.RebuildBatches = False,
     data_dir: o.DataDir = None,
     scale: o.Scale = None,
     symmetrise: o.Symmetrise = False,
 ) -> None:
-    """Train several methods side by side from the same parameters, and draw what came of it.
+    """Train several methods side by side from the same parameters, and draw the results.
 
     Every method has a folder of its own under the run folder; the figure is compare.png there.
     """
-    with spoken_errors(resumable=True):
-        from lmc.cli.build import AUTO, contest
-        from lmc.cli.comparing import compare_command
+    import lmc
+    from lmc.cli.compare import compare_command
+    from lmc.train import Settings
 
-        shared = MethodOptions(
-            parts=parts,
-            clusters=clusters,
-            redraw=redraw,
-            partition=partition,
-            alpha=alpha,
-            score=score,
-            cut=cut,
-            first_layer=first_layer,
-            momentum=momentum,
-            adjoints=adjoints,
-            update=update,
-            q=q,
-            batch_size=batch_size,
-            fanouts=parse_fanouts(fanouts),
-            layer_size=layer_size,
-            sampler=sampler,
-            drop_edge=drop_edge,
-        )
-        compare_command(
-            DataChoice(dataset, data_dir, scale, symmetrise),
-            ModelChoice(
-                model,
-                hidden,
-                layers,
-                dropout,
-                input_dropout,
-                norm,
-                residual,
-                linear_in,
-                linear_out,
-                gcnii_alpha,
-                gcnii_theta,
-                kappa,
-                bounded_norm,
-                solver,
-                tol,
-                heads,
-                teleport,
-            ),
-            parse_methods(contest(model) if methods == AUTO else methods),
-            shared,
-            OptimiserChoice(epochs, lr, weight_decay, clip, eval_every),
-            RunChoice(seed, device, run_dir, resume, history, precision=precision),
-            error_every,
-        )
+    compare_command(
+        partial(lmc.load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
+        methods,
+        model,
+        Settings(epochs, lr, weight_decay, clip, eval_every),
+        o.placement_of(device, history, features, structure, precision, rebuild_batches),
+        parts=parts,
+        clusters=clusters,
+        seed=seed,
+        run_dir=run_dir,
+        resume=resume,
+        error_every=error_every,
+    )
 
 
 @app.command()
 def datasets(data_dir: o.DataDir = None) -> None:
     """List the graphs known by name, and where this machine has them."""
-    with spoken_errors():
-        from lmc.cli.listing import list_datasets
+    from lmc.cli.listing import list_datasets
 
-        list_datasets(data_dir)
+    list_datasets(data_dir)
 
 
 @app.command()
-def methods() -> None:
-    """List the training methods."""
-    from lmc.cli.listing import list_methods
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="A method whose options are shown; by default all are listed.")
+    ] = None,
+) -> None:
+    """List the training methods, or show the options of one."""
+    from lmc.cli.listing import list_methods, show_method
 
-    list_methods()
+    list_methods() if name is None else show_method(name)
+
+
+@app.command()
+def models(
+    name: Annotated[
+        str | None, typer.Argument(help="A model whose options are shown; by default all are listed.")
+    ] = None,
+) -> None:
+    """List the models, or show the options of one."""
+    from lmc.cli.listing import list_models, show_model
+
+    list_models() if name is None else show_model(name)
 
 
 @bench_app.callback()

@@ -1,23 +1,26 @@
-"""``lmc datasets`` and ``lmc methods``."""
+"""``lmc datasets``, ``lmc methods`` and ``lmc models``."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.table import Table
 
 from lmc.cli.console import console
+from lmc.cli.spec import METHODS, MODELS, Option, method_options, model_options, named, summary_of
 from lmc.data import describe
 from lmc.engine.problem import Problem
 from lmc.graph import Graph
-from lmc.methods import METHODS, DropEdge, Method
+from lmc.methods import DropEdge, Method
 from lmc.models import GCN
 from lmc.stores import Placement
 
 
 def list_datasets(data_dir: Path | None) -> None:
-    """One line a set."""
+    """Print one line per data set."""
     table = Table("name", "kind")
     for column in ("nodes", "edges", "features", "classes"):
         table.add_column(column, justify="right")
@@ -31,7 +34,7 @@ def list_datasets(data_dir: Path | None) -> None:
 
 
 def list_methods() -> None:
-    """One line a method."""
+    """Print one row per method."""
     out = console()
     table = Table(show_lines=True, width=min(out.width, 120))
     for column in ("name, method and paper", "messages from outside the batch"):
@@ -40,9 +43,54 @@ def list_methods() -> None:
     table.add_column("models, histories, rows in memory in a step", ratio=1)
     for name, cls in METHODS.items():
         _add(table, name, cls, _histories(cls()))
-    _add(table, "--drop-edge", DropEdge, "as the method it wraps")
+    _add(table, "METHOD:drop_edge=P", DropEdge, "as the method it wraps")
     out.print(table)
-    out.print("A table of histories has one row a node; --history host keeps it in host memory.")
+    out.print("A table of histories has one row per node; --history host keeps it in host memory.")
+    out.print("`lmc methods lmc` shows the options of one.")
+
+
+def list_models() -> None:
+    """Print one line per model."""
+    table = Table("name", "model", show_lines=True)
+    for name, cls in MODELS.items():
+        table.add_row(f"[bold]{name}[/bold]", f"{_title(cls)}\n{summary_of(cls).splitlines()[0]}")
+    out = console()
+    out.print(table)
+    out.print("`lmc models gcn` shows the options of one.")
+
+
+def show_method(name: str) -> None:
+    """Print what a method is, and its options."""
+    _show(named(name, METHODS, "method"), method_options(name), f"--method {name}")
+
+
+def show_model(name: str) -> None:
+    """Print what a model is, and its options."""
+    _show(named(name, MODELS, "model"), model_options(name), f"--model {name}")
+
+
+def _show(cls: type, options: Sequence[Option], usage: str) -> None:
+    out = console()
+    out.print(f"[bold]{_title(cls)}[/bold]\n")
+    out.print(summary_of(cls), markup=False)
+    table = Table("option", "value", "default", "help", show_lines=True, width=min(out.width, 120))
+    table.columns[0].no_wrap = True
+    for option in options:
+        table.add_row(option.name, option.expected, _value(option.default), option.help.replace("[", "\\["))
+    out.print(table)
+    out.print(f"usage: {usage}:option=value:option=value", markup=False)
+
+
+def _title(cls: type) -> str:
+    """The name of a method or a model and its paper: the first line of its module."""
+    return (sys.modules[cls.__module__].__doc__ or cls.__name__).splitlines()[0]
+
+
+def _value(value: object) -> str:
+    """A value as the grammar spells it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _add(table: Table, name: str, cls: type[Method], histories: str) -> None:
@@ -63,11 +111,8 @@ def _models(cls: type[Method]) -> str:
 
 
 def _histories(method: Method) -> str:
-    """What a method keeps between steps, asked of it on the smallest problem."""
-    return ", ".join(name for name, layers in method.keeps(_smallest()).items() if layers) or "none"
-
-
-def _smallest() -> Problem:
+    """The tables that a method keeps between steps on a path of three nodes."""
     ends, path = torch.arange(3), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     graph = Graph.from_edges(path, torch.eye(3), ends, train=ends == 0, val=ends == 1, test=ends == 2)
-    return Problem.of(graph, GCN(3, 2, 3, num_layers=3), Placement(device="cpu"))
+    problem = Problem.of(graph, GCN(3, 2, 3, num_layers=3), Placement(device="cpu"))
+    return ", ".join(name for name, layers in method.keeps(problem).items() if layers) or "none"

@@ -1,17 +1,19 @@
-"""The options several commands share, declared once.
-
-Options that only some methods or models have are None unless given, so that one which does not apply can be refused
-instead of silently ignored.
-"""
+"""The options that several commands share, declared once. Nothing here imports torch when the module is loaded."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-_DATA, _MODEL, _OPTIMISER, _METHOD, _RUN = "Data", "Model", "Optimiser", "Method", "Run"
+from lmc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lmc.stores import Placement
+
+_DATA, _METHOD, _MODEL, _OPTIMISER = "Data", "Method", "Model", "Optimiser"
+_PLACEMENT, _RUN = "Placement", "Run"
 
 Dataset = Annotated[
     str, typer.Argument(help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz.")
@@ -29,58 +31,48 @@ Symmetrise = Annotated[
     typer.Option("--symmetrise", help="Repair one-way edges, duplicates and self-loops.", rich_help_panel=_DATA),
 ]
 
-Model = Annotated[
-    str, typer.Option("--model", help="gcn, gcnii, sage, gin, gat, appnp, pna, sign or recgcn.", rich_help_panel=_MODEL)
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="A name and its options, e.g. lmc:alpha=0.4:score=x; `lmc methods` lists the names, `lmc methods lmc` the "
+        "options of one. auto: cmc, or lmc where the model's aggregation is not linear, or lmc4rec for a fixed point.",
+        rich_help_panel=_METHOD,
+    ),
 ]
-Hidden = Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.", rich_help_panel=_MODEL)]
-Layers = Annotated[
+Methods = Annotated[
+    str,
+    typer.Option(
+        "--methods",
+        help="Comma-separated, each as for `lmc train --method`: gas,lmc,lmc:alpha=0.8:score=x^2. auto: several that "
+        "train the model.",
+        rich_help_panel=_METHOD,
+    ),
+]
+Parts = Annotated[
     int | None,
-    typer.Option("--layers", help="Aggregations. Default: 2 (gcnii 4, appnp 10).", rich_help_panel=_MODEL),
+    typer.Option(
+        "--parts",
+        help="Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.",
+        rich_help_panel=_METHOD,
+    ),
 ]
-Dropout = Annotated[
-    float | None,
-    typer.Option("--dropout", help="Rate on the input of every layer but the first.", rich_help_panel=_MODEL),
-]
-InputDropout = Annotated[
-    float | None, typer.Option("--input-dropout", help="Rate on the features.", rich_help_panel=_MODEL)
-]
-Norm = Annotated[str | None, typer.Option("--norm", help="none, layer or batch.", rich_help_panel=_MODEL)]
-Residual = Annotated[
-    bool | None,
-    typer.Option("--residual", help="Add a layer's hidden input to its output.", rich_help_panel=_MODEL),
-]
-LinearIn = Annotated[
-    bool | None,
-    typer.Option("--linear-in", help="gcn: a Linear before the first aggregation.", rich_help_panel=_MODEL),
-]
-LinearOut = Annotated[
-    bool | None,
-    typer.Option("--linear-out", help="gcn: a Linear after the last aggregation.", rich_help_panel=_MODEL),
-]
-InitialShare = Annotated[
-    float | None,
-    typer.Option("--gcnii-alpha", help="gcnii: share of the encoded input in every layer.", rich_help_panel=_MODEL),
-]
-Theta = Annotated[
-    float | None, typer.Option("--gcnii-theta", help="gcnii: strength of the weights.", rich_help_panel=_MODEL)
-]
-Kappa = Annotated[
-    float | None,
-    typer.Option("--kappa", help="recgcn: bound of the weights' norm, below 1.", rich_help_panel=_MODEL),
-]
-BoundedNorm = Annotated[
+Clusters = Annotated[
     str | None,
-    typer.Option("--bounded-norm", help="recgcn: which norm kappa bounds, 1 or inf.", rich_help_panel=_MODEL),
+    typer.Option(
+        "--clusters",
+        help="Parts in a batch; auto (`lmc train` alone): as many as fit in memory. Default: an eighth, at least 2.",
+        rich_help_panel=_METHOD,
+    ),
 ]
-FixedPointSolver = Annotated[
-    str | None, typer.Option("--solver", help="recgcn: picard or anderson.", rich_help_panel=_MODEL)
-]
-Tolerance = Annotated[
-    float | None, typer.Option("--tol", help="recgcn: relative residual to solve to.", rich_help_panel=_MODEL)
-]
-Heads = Annotated[int | None, typer.Option("--heads", help="gat: attention heads.", rich_help_panel=_MODEL)]
-Teleport = Annotated[
-    float | None, typer.Option("--teleport", help="appnp: teleport probability.", rich_help_panel=_MODEL)
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="A name and its options, e.g. gcn:layers=3:hidden=256; `lmc models` lists the names, `lmc models gcn` the "
+        "options of one.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 
 Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the parts.", rich_help_panel=_OPTIMISER)]
@@ -92,110 +84,35 @@ EvalEvery = Annotated[
     typer.Option("--eval-every", help="Epochs between evaluations; 0: never.", rich_help_panel=_OPTIMISER),
 ]
 
-Parts = Annotated[
-    int | None,
-    typer.Option("--parts", help="Parts the graph is cut into. Default: by its size.", rich_help_panel=_METHOD),
-]
-ClustersPerBatch = Annotated[
-    int | None,
-    typer.Option("--clusters", help="Parts in a batch. Default: an eighth, at least 2.", rich_help_panel=_METHOD),
-]
-ClustersOrAuto = Annotated[
-    str | None,
-    typer.Option(
-        "--clusters",
-        help="Parts in a batch; auto: as many as fit. Default: a quarter of them.",
-        rich_help_panel=_METHOD,
-    ),
-]
-Redraw = Annotated[bool | None, typer.Option("--redraw", help="Draw new batches every epoch.", rich_help_panel=_METHOD)]
-Partition = Annotated[
-    str | None,
-    typer.Option("--partition", help="metis, random or label-propagation.", rich_help_panel=_METHOD),
+Device = Annotated[
+    str, typer.Option("--device", help="cpu, cuda, or auto: the GPU where there is one.", rich_help_panel=_PLACEMENT)
 ]
 History = Annotated[
     str,
     typer.Option(
         "--history",
-        help="Where histories live: device, host, disk (disk:FOLDER), or auto: by free memory.",
-        rich_help_panel=_RUN,
+        help="Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.",
+        rich_help_panel=_PLACEMENT,
     ),
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option("--alpha", help="lmc: trust in up-to-date halo values, 0 to 1.", rich_help_panel=_METHOD),
-]
-Score = Annotated[str | None, typer.Option("--score", help="lmc: x, x^2, 2x-x^2, 1 or sin.", rich_help_panel=_METHOD)]
-Cut = Annotated[
-    str | None,
-    typer.Option("--cut", help="lmc: state before or after the activation.", rich_help_panel=_METHOD),
-]
-FirstLayer = Annotated[
-    str | None, typer.Option("--first-layer", help="complete, pruned (lmc) or sampled.", rich_help_panel=_METHOD)
-]
-Adjoints = Annotated[
-    bool | None,
-    typer.Option(
-        "--adjoints", help="cmc: keep the tables of adjoints too.", show_default=False, rich_help_panel=_METHOD
-    ),
-]
-Momentum = Annotated[
-    float | None, typer.Option("--momentum", help="fm, fm-ib, sse: weight of the new message.", rich_help_panel=_METHOD)
-]
-Update = Annotated[
-    str | None,
-    typer.Option("--update", help="lmc4rec: histories take the solution, or one step.", rich_help_panel=_METHOD),
-]
-CalmShare = Annotated[
-    float | None,
-    typer.Option("--q", help="lmc4rec, sse: share of steps without dropout.", rich_help_panel=_METHOD),
-]
-BatchSize = Annotated[
-    int | None,
-    typer.Option("--batch-size", help="Training nodes a batch grows from.", rich_help_panel=_METHOD),
-]
-Fanouts = Annotated[
-    str | None,
-    typer.Option("--fanouts", help="Neighbours drawn per row, e.g. 10 or 10,10,5.", rich_help_panel=_METHOD),
-]
-LayerSize = Annotated[
-    int | None,
-    typer.Option("--layer-size", help="fastgcn, ladies: nodes drawn for a layer.", rich_help_panel=_METHOD),
-]
-Sampler = Annotated[
-    str | None, typer.Option("--sampler", help="graphsaint: walk, edge or node.", rich_help_panel=_METHOD)
-]
-DropEdge = Annotated[
-    float | None,
-    typer.Option("--drop-edge", help="Share of edges left out, anew every epoch.", rich_help_panel=_METHOD),
-]
-NoForward = Annotated[
-    bool, typer.Option("--no-forward", help="lmc: without forward compensation.", rich_help_panel=_METHOD)
-]
-NoBackward = Annotated[
-    bool, typer.Option("--no-backward", help="lmc: without backward compensation.", rich_help_panel=_METHOD)
-]
-
-Seed = Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.", rich_help_panel=_RUN)]
-Device = Annotated[
-    str, typer.Option("--device", help="cpu, cuda, or auto: the GPU where there is one.", rich_help_panel=_RUN)
 ]
 Features = Annotated[
     str,
-    typer.Option("--features", help="Where features live: as for --history.", rich_help_panel=_RUN),
+    typer.Option("--features", help="Where features are kept: as for --history.", rich_help_panel=_PLACEMENT),
 ]
 Structure = Annotated[
     str,
-    typer.Option("--structure", help="Where edges live: device, or host.", rich_help_panel=_RUN),
-]
-RebuildBatches = Annotated[
-    bool,
-    typer.Option("--rebuild-batches", help="Build batches for every step, keep none.", rich_help_panel=_RUN),
+    typer.Option("--structure", help="Where edges are kept: device or host.", rich_help_panel=_PLACEMENT),
 ]
 Precision = Annotated[
     str,
     typer.Option(
-        "--precision", help="Of rows and tables: float32, or bfloat16 in half the bytes.", rich_help_panel=_RUN
+        "--precision", help="Of rows and tables: float32, or bfloat16 in half the bytes.", rich_help_panel=_PLACEMENT
+    ),
+]
+RebuildBatches = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild-batches", help="Build every batch when it is needed and keep none.", rich_help_panel=_PLACEMENT
     ),
 ]
 Memory = Annotated[
@@ -203,17 +120,55 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         help="Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted.",
-        rich_help_panel=_RUN,
+        rich_help_panel=_PLACEMENT,
     ),
 ]
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Say what would be kept where and what a step takes; no training.", rich_help_panel=_RUN
+        "--dry-run",
+        help="Show what would be kept where and the memory of a step; train nothing.",
+        rich_help_panel=_PLACEMENT,
     ),
 ]
+
+Seed = Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.", rich_help_panel=_RUN)]
 RunDir = Annotated[
     Path | None,
     typer.Option("--run-dir", help="Where results go. Default: a folder under runs/.", rich_help_panel=_RUN),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in the run folder.", rich_help_panel=_RUN)]
+ErrorEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--error-every",
+        help="Epochs between measurements of the gradient error; 0: never. Default: about 6 measurements in all.",
+        rich_help_panel=_RUN,
+    ),
+]
+
+
+def placement_of(
+    device: str = "auto",
+    history: str = "device",
+    features: str = "device",
+    structure: str = "device",
+    precision: str = "float32",
+    rebuild_batches: bool = False,
+) -> Placement:
+    """The placement that the options describe; a device that this machine does not have is refused."""
+    from lmc.stores import Placement
+
+    placement = Placement(device, history, features, structure, precision, keep_batches=not rebuild_batches)
+    _ = placement.training_device
+    return placement
+
+
+def clusters_of(text: str | None) -> int | None:
+    """The number of parts in a batch that ``--clusters`` gives; None for "auto", or where it is not given."""
+    if text is None or text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"expected a whole number or auto for --clusters (got {text!r})") from error

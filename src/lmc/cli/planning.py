@@ -1,4 +1,4 @@
-"""``lmc train --dry-run``, ``--memory`` and ``--clusters auto``: what a run will take, before it takes it."""
+"""``lmc train --dry-run``, ``--memory`` and ``--clusters auto``: the memory of a run, before it is trained."""
 
 from __future__ import annotations
 
@@ -11,70 +11,79 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from lmc.cli.choices import PlanChoice, RunChoice
+from lmc.cli.console import size
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
-from lmc.stores import Placement, check_device, free_memory
+from lmc.stores import Placement, free_memory
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _EASY = 0.3
-"""A GPU whose memory is this little used by what certainly lies there needs no plan."""
+"""Share of a GPU's memory; where the tensors that are certainly kept there take less, no plan is made."""
 
 
 def parse_memory(text: str) -> int:
     """ "4GB" -> bytes."""
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)i?B?\s*", text, flags=re.IGNORECASE)
-    if found is None or found[1].count(".") > 1 or not float(found[1]) > 0:
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([KMGT]?)i?B?\s*", text, flags=re.IGNORECASE)
+    if found is None or not float(found[1]) > 0:
         raise ConfigError(f"expected an amount of memory such as 4GB (got {text!r})")
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def placement_of(where: RunChoice) -> Placement:
-    """What stays on the device, as the options say."""
-    return Placement(
-        where.device, where.history, where.features, where.structure, where.precision, not where.rebuild_batches
-    )
-
-
 def planned(
-    out: Console, graph: Graph, model: Model, method: Method, where: RunChoice, choice: PlanChoice
+    out: Console,
+    graph: Graph,
+    model: Model,
+    method: Method,
+    placement: Placement,
+    *,
+    seed: int,
+    memory: str | None,
+    dry_run: bool,
+    largest: bool,
 ) -> tuple[Method, torch.Tensor | None, Plan | None]:
-    """The method, with the batches that fit where these are to be found, and its parts and plan where these are known;
-    a run that does not fit is refused."""
-    device = check_device(where.device)
-    limit = parse_memory(choice.memory) if choice.memory else None
-    if limit is None and device.type == "cuda":
-        limit = free_memory(device)
-    asked = choice.dry_run or choice.clusters_auto or choice.memory is not None
-    if not asked and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
+    """The method, with its parts and plan where these were computed; a run that does not fit is refused.
+
+    Args:
+        memory: the limit, as the option gives it; by default a GPU's free memory.
+        dry_run: print the plan.
+        largest: take as many parts a batch as fit.
+    """
+    device = placement.training_device
+    limit = parse_memory(memory) if memory else free_memory(device) if device.type == "cuda" else None
+    wanted = dry_run or largest or memory is not None
+    if not wanted and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
         return method, None, None
-    division = divide(graph, method, where.seed)
-    placement = placement_of(where)
-    if choice.clusters_auto:
-        if not isinstance(method, ClusterMethod):
-            raise ConfigError(
-                f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc"
-            )
-        within = limit or free_memory(device)
-        c = largest_clusters(division, model, method, within, device, placement)
-        if c is None:
-            _refuse(division, model, dataclasses.replace(method, clusters_per_batch=1), device, placement, within)
-        method = dataclasses.replace(method, clusters_per_batch=c)
+    division = divide(graph, method, seed)
+    if largest:
+        method = _largest(division, model, method, device, placement, limit or free_memory(device))
     found = plan(division, model, method, device, placement)
-    if choice.dry_run:
+    if dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:
-        _refuse(division, model, method, device, placement, limit, found)
+        raise _refusal(division, model, method, device, placement, limit, found)
     return method, division.parts, found
+
+
+def _largest(
+    division: Division, model: Model, method: Method, device: torch.device, placement: Placement, limit: int
+) -> Method:
+    if not isinstance(method, ClusterMethod):
+        raise ConfigError(f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc")
+    c = largest_clusters(division, model, method, limit, device, placement)
+    if c is None:
+        smallest = dataclasses.replace(method, clusters_per_batch=1)
+        found = plan(division, model, smallest, device, placement)
+        raise _refusal(division, model, smallest, device, placement, limit, found)
+    return dataclasses.replace(method, clusters_per_batch=c)
 
 
 @contextmanager
 def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Iterator[None]:
-    """Training within ``--memory``: on a GPU torch gives cached memory back before it reserves more than that."""
+    """Limit torch's memory on a GPU to ``--memory``: it frees cached memory before it reserves more than that."""
     if memory is None or found is None or device.type != "cuda":
         yield
         return
@@ -95,7 +104,7 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
 
 
 def plan_table(found: Plan) -> Table:
-    """What stays where, and what a step adds."""
+    """A table of what is kept where, and of what a step needs in addition."""
     table = Table(title="Plan", title_justify="left")
     table.add_column("what")
     table.add_column("tier")
@@ -110,14 +119,6 @@ def plan_table(found: Plan) -> Table:
     return table
 
 
-def size(count: int) -> str:
-    """Bytes in words."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if count >= factor:
-            return f"{count / factor:.2f} {unit}" if unit == "GB" else f"{count / factor:.1f} {unit}"
-    return f"{count / 1e3:.1f} kB"
-
-
 def _words(found: Plan, method: Method, division: Division, limit: int | None) -> str:
     batch, c = found.batch, division.clusters(method).per_batch
     taken = f"{c} parts a batch" if isinstance(method, ClusterMethod) else "the whole graph at once"
@@ -128,26 +129,24 @@ def _words(found: Plan, method: Method, division: Division, limit: int | None) -
     return text if limit is None else f"{text} of {size(limit)}"
 
 
-def _refuse(
+def _refusal(
     division: Division,
     model: Model,
     method: Method,
     device: torch.device,
     placement: Placement,
     limit: int,
-    found: Plan | None = None,
-) -> None:
-    found = found or plan(division, model, method, device, placement)
-    if not isinstance(method, ClusterMethod):
-        advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
-        raise ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
-    better = remedy(division, model, method, limit, device, placement)
-    advice = (
-        "no option of this method makes it fit: use more parts, a narrower model or more memory"
-        if better is None
-        else f"{' '.join(better.options)} would take {size(better.plan.device)}"
-    )
-    raise ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
+    found: Plan,
+) -> ConfigError:
+    advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
+    if isinstance(method, ClusterMethod):
+        better = remedy(division, model, method, limit, device, placement)
+        advice = (
+            "no option of this method makes it fit: use more parts, a narrower model or more memory"
+            if better is None
+            else f"{' '.join(better.options)} would take {size(better.plan.device)}"
+        )
+    return ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
 
 
 def _easy(graph: Graph, model: Model, limit: int) -> bool:

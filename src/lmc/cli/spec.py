@@ -157,7 +157,7 @@ def method_options(name: str) -> list[Option]:
     """The options of a method: its dataclass fields, and ``drop_edge``."""
     cls = named(name, METHODS, "method")
     defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    drop = Option(DROP_EDGE, "p", float, None, _help_of([DropEdge]).get("p", ""))
+    drop = Option(DROP_EDGE, "p", float | None, None, _help_of([DropEdge]).get("p", ""))
     return [*_options(cls, defaults, cls.__mro__), drop]
 
 

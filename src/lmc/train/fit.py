@@ -17,7 +17,7 @@ from lmc.results import EpochRecord, RunRecord, read_lines
 from lmc.stores import Placement
 from lmc.train.interrupt import stop_on_interrupt
 from lmc.train.loop import train
-from lmc.train.progress import progress_bar
+from lmc.train.progress import epoch_bar
 from lmc.train.run_folder import config_of
 from lmc.train.settings import Settings
 
@@ -64,7 +64,7 @@ def fit(
     run = method.bind(graph, model, parts, placement, device=device, seed=seed)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
-    with stop_on_interrupt() as stop, progress_bar(epochs) if progress else nullcontext(_ignore) as show:
+    with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext(_ignore) as show:
         for record in train(run, settings, folder, resume, stop):
             records.append(record)
             show(record)

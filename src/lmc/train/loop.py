@@ -102,7 +102,9 @@ def _train_rest_of_epoch(
     started = time.perf_counter()
     losses = train_epoch(run, optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=stop)
     position.step += len(losses)
-    position.loss += float(sum(losses))  # waits for the device, so the time below includes all of its work
+    # float64: the sum must not depend on where an epoch was interrupted
+    total = torch.stack(losses).double().sum()
+    position.loss += float(total)  # waits for the device, so the time below includes all of its work
     position.seconds += time.perf_counter() - started
 
 

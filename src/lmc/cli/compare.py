@@ -3,58 +3,70 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from lmc.bench import Contestant, compare, contestants
 from lmc.bench.compare import has_error
-from lmc.cli.build import build_methods, build_model, load_graph, settings_of
-from lmc.cli.choices import DataChoice, MethodChoice, MethodOptions, ModelChoice, OptimiserChoice, RunChoice
 from lmc.cli.console import console, error_figure, facts, file_name, percent, seconds
-from lmc.cli.training import division_facts, run_facts
+from lmc.cli.options import clusters_of
+from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model, split_spec
+from lmc.cli.train import division_facts, run_facts
 from lmc.errors import ConfigError
+from lmc.graph import Graph
 from lmc.methods import ClusterMethod
+from lmc.models import Model
 from lmc.report import compare_figure, save
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run, replace
+from lmc.stores import Placement
 from lmc.train import Settings, stop_on_interrupt
+from lmc.train.progress import progress_bar
 
 MEASUREMENTS = 6
-"""How often the gradient error is measured, unless the user says."""
+"""How often the gradient error is measured by default."""
 
 
 def compare_command(
-    data: DataChoice,
-    model: ModelChoice,
-    choices: Sequence[MethodChoice],
-    shared: MethodOptions,
-    optimiser: OptimiserChoice,
-    where: RunChoice,
-    error_every: int | None,
+    load: Callable[[], Graph],
+    methods: str,
+    model: str,
+    settings: Settings,
+    placement: Placement,
+    *,
+    parts: int | None = None,
+    clusters: str | None = None,
+    seed: int = 0,
+    run_dir: Path | None = None,
+    resume: bool = False,
+    error_every: int | None = None,
 ) -> None:
     """Train all methods in turns under a live table, then write the summary and the figure."""
     out = console()
-    settings, methods = settings_of(optimiser), build_methods(choices, shared)
     if error_every is not None and error_every < 0:
         raise ConfigError(f"expected --error-every of at least 0 (got {error_every})")
+    if clusters == AUTO:
+        raise ConfigError("expected a whole number for --clusters (got auto): every method would take another one")
     every = max(1, settings.epochs // MEASUREMENTS) if error_every is None else error_every
-    graph = load_graph(data)
-    root = where.run_dir or Path("runs") / file_name(f"compare-{graph.name}-{model.name}-s{where.seed}")
-    folders = _folders(root, list(methods), where.resume)
-    initial = build_model(model, graph, where.seed)
-    entered = contestants(
-        graph, initial, methods, folders, seed=where.seed, device=where.device, precision=where.precision
-    )
+    shared = {"parts": parts, "clusters": clusters_of(clusters)}
+    read_model(model)  # what is wrong with an option is reported before a graph is loaded
+    chosen = None if methods == AUTO else parse_methods(methods, **shared)
+    graph = load()
+    initial = parse_model(model, graph, seed)
+    chosen = chosen or parse_methods(_suited(initial), **shared)
+    name = split_spec(model)[0]
+    root = run_dir or Path("runs") / file_name(f"compare-{graph.name}-{name}-s{seed}")
+    folders = _folders(root, list(chosen), resume)
+    entered = contestants(graph, initial, chosen, folders, seed=seed, placement=placement)
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
-    _train(out, entered, settings, every, where.resume)
+    _train(out, entered, settings, every, resume)
     runs = {c.label: read_run(c.folder) for c in entered}
     errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
     out.print(_table(entered, runs, errors, settings.epochs))
     by_layer = {label: mean_errors(records) for label, records in errors.items()}
-    _write_summary(root / "summary.json", graph.name, model.name, runs, by_layer)
+    _write_summary(root / "summary.json", graph.name, name, runs, by_layer)
     depth = initial.num_layers
     layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
     title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
@@ -63,6 +75,13 @@ def compare_command(
         save(figure, root / f"compare.{kind}")
     out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
     out.print(f"figure   {root / 'compare.png'} (and compare.svg)", soft_wrap=True)
+
+
+def _suited(model: Model) -> str:
+    """The methods that are compared on a model by default."""
+    if model.recurrent:
+        return "full,cluster,gas,sse,lmc4rec"
+    return "full,cluster,gas,fm,lmc,cmc" if model.linear else "full,cluster,gas,fm,lmc"
 
 
 def _folders(root: Path, labels: Sequence[str], resume: bool) -> dict[str, Path]:
@@ -86,16 +105,12 @@ def _facts(entered: Sequence[Contestant]) -> list[tuple[str, str]]:
 
 
 def _train(out: Console, entered: Sequence[Contestant], settings: Settings, error_every: int, resume: bool) -> None:
-    """The epochs that earlier runs left in the folders are shown too."""
     runs: dict[str, RunRecord] = {}
     errors: dict[str, list[ErrorRecord]] = {}
-    if resume:
+    if resume:  # the table shows the epochs of earlier runs too
         runs = {c.label: read_run(c.folder) for c in entered if (c.folder / "config.json").exists()}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
-    with (
-        Live(_table(entered, runs, errors, settings.epochs), console=out, transient=True, auto_refresh=False) as live,
-        stop_on_interrupt() as stop,
-    ):
+    with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as stop:
         for event in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
             earlier = runs.get(event.label, RunRecord({}, ()))
             before = tuple(e for e in earlier.epochs if e.epoch < event.record.epoch)
@@ -103,9 +118,9 @@ def _train(out: Console, entered: Sequence[Contestant], settings: Settings, erro
             if event.error is not None:
                 errors.setdefault(event.label, []).append(event.error)
             if out.is_terminal:
-                live.update(_table(entered, runs, errors, settings.epochs), refresh=True)
-            elif event.label == entered[-1].label and event.record.epoch % max(1, settings.epochs // 5) == 0:
-                out.print(f"epoch {event.record.epoch}/{settings.epochs}: {_losses(runs)}", soft_wrap=True)
+                show(event.record.epoch, event.label, _table(entered, runs, errors, settings.epochs))
+            elif event.label == entered[-1].label:
+                show(event.record.epoch, _losses(runs))
 
 
 def _losses(runs: Mapping[str, RunRecord]) -> str:

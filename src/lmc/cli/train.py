@@ -1,0 +1,144 @@
+"""``lmc train``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+from lmc.cli.console import console, device_name, facts, file_name, percent, seconds
+from lmc.cli.options import clusters_of
+from lmc.cli.planning import held_to, parse_memory, planned
+from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto, split_spec
+from lmc.graph import Graph
+from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
+from lmc.partition import quality
+from lmc.results import RunRecord, read_run
+from lmc.stores import Placement
+from lmc.train import Settings, stop_on_interrupt, train
+from lmc.train.progress import epoch_bar
+
+
+def train_command(
+    load: Callable[[], Graph],
+    method: str,
+    model: str,
+    settings: Settings,
+    placement: Placement,
+    *,
+    parts: int | None = None,
+    clusters: str | None = None,
+    seed: int = 0,
+    run_dir: Path | None = None,
+    resume: bool = False,
+    memory: str | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Train under a progress bar and print the result."""
+    out = console()
+    shared = {"parts": parts, "clusters": clusters_of(clusters)}
+    if memory is not None:
+        parse_memory(memory)
+    read_model(model)
+    if split_spec(method)[0] != AUTO:
+        parse_method(method, **shared)  # a wrong option is refused before a graph is loaded
+    graph = load()
+    network = parse_model(model, graph, seed)
+    method = replace_auto(method, network)
+    check_shared([method], **shared)
+    chosen, assignment, plan = planned(
+        out,
+        graph,
+        network,
+        parse_method(method, **shared),
+        placement,
+        seed=seed,
+        memory=memory,
+        dry_run=dry_run,
+        largest=clusters == AUTO,
+    )
+    if dry_run:
+        return
+    names = f"{graph.name}-{split_spec(method)[0]}-{split_spec(model)[0]}-s{seed}"
+    run_dir = run_dir or Path("runs") / file_name(names)
+    with held_to(memory, placement.training_device, plan):
+        run = chosen.bind(graph, network, assignment, placement, seed=seed)
+        del graph  # the run has a copy in another order, which may be kept on another tier
+        out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
+        if resume and not (run_dir / "config.json").exists():
+            out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
+        with epoch_bar(settings.epochs, out) as show, stop_on_interrupt() as stop:
+            for record in train(run, settings, run_dir, resume, stop):
+                show(record)
+    out.print(_summary(read_run(run_dir)))
+
+
+def run_facts(run: Run) -> list[tuple[str, str]]:
+    """Names and values that describe a bound run."""
+    model = run.problem.model
+    lines = [("graph", repr(run.graph)), ("method", _title(run.method))]
+    if isinstance(run.method, ClusterMethod):
+        lines += division_facts(run)
+    elif not isinstance(run.method, FullBatch):
+        lines.append(("batches", f"{run.num_batches} steps an epoch"))
+    widths = " > ".join(map(str, [run.graph.num_features, *model.widths]))
+    count = sum(p.numel() for p in model.parameters())
+    lines += [
+        ("first layer", run.first_layer),
+        ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
+        ("device", device_name(run.problem.device)),
+    ]
+    if run.problem.dtype != run.problem.accumulate_dtype:
+        lines.append(("precision", run.problem.placement.precision))
+    if set(run.tiers.values()) != {"device"}:
+        lines.append(("tiers", _tier_names(run.tiers)))
+    return lines
+
+
+def division_facts(run: Run) -> list[tuple[str, str]]:
+    """How the graph is divided into parts and batches, and the quality of the partition."""
+    clusters = run.clusters
+    sizes = torch.tensor(clusters.offsets).diff()
+    figures = quality(run.graph, torch.arange(clusters.num_parts).repeat_interleave(sizes))
+    batches = f"{clusters.num_parts} parts, {clusters.per_batch} a batch, {clusters.num_batches} steps an epoch"
+    partition = (
+        f"{getattr(run.method, 'partition', 'given')}: {percent(figures.kept)} of edges inside parts, "
+        f"largest part {figures.balance:.2f} times the mean"
+    )
+    return [("batches", batches + ", redrawn every epoch" * clusters.redraw), ("partition", partition)]
+
+
+def _title(method: Method) -> str:
+    if isinstance(method, DropEdge):
+        return f"{method.inner.title}, {percent(method.p)} of the edges left out anew every epoch"
+    return method.title
+
+
+def _tier_names(tiers: dict[str, str]) -> str:
+    lines = {tier: [name for name, where in tiers.items() if where == tier] for tier in dict.fromkeys(tiers.values())}
+    return "; ".join(f"{', '.join(names)} on {tier}" for tier, names in lines.items())
+
+
+def _summary(record: RunRecord) -> Table:
+    table = Table(title="Result", title_justify="left")
+    for column in ("epochs", "last loss", "best epoch", "val", "test at best val", "training time"):
+        table.add_column(column, justify="right")
+    table.add_row(
+        str(record.epochs[-1].epoch if record.epochs else 0),
+        "-" if record.loss is None else f"{record.loss:.4f}",
+        "-" if record.best is None else str(record.best.epoch),
+        percent(record.best_val),
+        percent(record.test),
+        seconds(record.seconds),
+    )
+    table.caption = f"in {record.run_dir}: epochs.jsonl, config.json, best.safetensors, checkpoint.safetensors"
+    failed = sum(int(e.solver["unconverged"]) for e in record.epochs if e.solver)
+    if failed:
+        table.caption += (
+            f"\n{failed} fixed points were not solved to the tolerance: lower kappa or raise tol of the model, e.g. "
+            "--model recgcn:kappa=0.9:tol=1e-4"
+        )
+    table.caption_justify = "left"
+    return table
