@@ -87,9 +87,7 @@ class Graph:
         digest = hashlib.sha256(self.fingerprint.encode())
         features = (self.x.indptr, self.x.indices, self.x.data) if isinstance(self.x, CSR) else (self.x,)
         for part in (*features, self.y, self.train, self.val, self.test):
-            digest.update(
-                part.cpu().contiguous().view(-1).numpy().view(np.uint8)
-            )  # no copy: x may be large
+            digest.update(part.cpu().contiguous().view(-1).numpy().view(np.uint8))  # no copy: x may be large
         return digest.hexdigest()[:16]
 
     def to(self, device: torch.device | str, features: bool = True, structure: bool = True) -> Graph:

@@ -1,10 +1,10 @@
-"""A fixed point on a set of rows, and implicit differentiation through it: written once, for every method.
+"""A fixed point on a set of rows, and implicit differentiation through it, for every method.
 
-    forward    Z = P relu(Z) W^T + C                         C: what does not change while Z is sought
-    backward   U = 1[Z > 0] * (P^T U W + G)                  U = dL/dZ; G = dL/dH of the loss and of what is outside
+    forward    Z = P relu(Z) W^T + C                    C: the part that is constant while Z is solved for     (21)
+    backward   V = 1[Z > 0] * (P^T V W + G)             V = dL/dZ; G = dL/dH of the loss and of rows outside    (23)
 
-U is the adjoint (I - J)^-T of the forward equation; it is never inverted, but iterated as Z is. One iteration is one
-sparse and one dense product, and allocates nothing.
+The second equation is the adjoint of the first, and is solved by the same iteration. One iteration is one sparse and
+one dense product, and allocates nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lmc.errors import SolverWarning
 from lmc.graph import CSR, spmm
 from lmc.solvers import Solution, Solver, best_factor, solve
 
-REACH = 10.0
-"""A column of states changes by at most this many times the relative change of W."""
-MOST_LOSS = 0.5
-"""A column loses at most this share: messages older than the rows lose more, and must not change their sign."""
-ROWS = 16
-"""Rows that are asked for the change of the columns, as many times the columns: the first, whose P is at hand."""
+MAX_GROWTH = 10.0
+"""A column of states is changed by at most this many times the relative change of W."""
+MAX_LOSS = 0.5
+"""A column is reduced by at most this share. Older messages are reduced more, and must keep their sign."""
+SAMPLED_ROWS = 16
+"""The growth of d columns is measured on the first 16 d rows."""
 RIDGE = 1e-3
-"""Share of the mean squared column that is added to every one: columns that are nearly zero have no factor to show."""
+"""Share of the mean squared column norm that is added to each: columns that are nearly zero determine no factor."""
 REMEDY = (
     "the weights of the fixed point are outside the set where it is well-posed; call model.project() after every "
     "optimiser step (lmc.fit does), or lower kappa"
@@ -37,10 +37,10 @@ REMEDY = (
 
 @dataclass(frozen=True, eq=False)
 class Equilibrium:
-    """The two equations on some rows.
+    """The two equations on a set of rows.
 
     Args:
-        P: the aggregation among these rows; ``P_t`` its transpose.
+        P: the aggregation among these rows; ``P_t`` is its transpose.
         W: the weights, [d, d].
         solver: of both equations.
     """
@@ -61,59 +61,69 @@ class Equilibrium:
 
         return self._solved("states", step, start, C)
 
-    def adjoints(self, z: Tensor, G: Tensor, start: Tensor, heard: Tensor | None = None) -> Solution:
-        """U = 1[Z > 0] * (P^T U W + G); ``heard``: 1[Z > 0] * P^T U W at the start, where it is known."""
+    def adjoints(self, z: Tensor, G: Tensor, start: Tensor, inner: Tensor | None = None) -> Solution:
+        """V = 1[Z > 0] * (P^T V W + G); ``inner`` is 1[Z > 0] * P^T V W at the start, where it is known."""
         W, active = self.W.detach(), (z > 0).to(z.dtype)
         G = G.detach() * active
         q = torch.empty_like(start)
 
-        def step(u: Tensor, out: Tensor) -> None:
-            torch.addmm(G, spmm(self.P_t, u, out=q), W, out=out)
+        def step(v: Tensor, out: Tensor) -> None:
+            torch.addmm(G, spmm(self.P_t, v, out=q), W, out=out)
             out.mul_(active)
 
-        return self._solved("adjoints", step, start, G, None if heard is None else heard.add_(G))
+        return self._solved("adjoints", step, start, G, None if inner is None else inner.add_(G))
 
-    def growth(self, b: Tensor, arrived: Tensor, aged: Tensor, moved: Tensor, stored: Tensor) -> Tensor:
-        """By what share each column of the states has grown since they were stored, as the rows at hand show it, [d].
+    def growth(self, b: Tensor, outer: Tensor, aged: Tensor, moved: Tensor, stored: Tensor) -> Tensor:
+        """The relative growth e of each column of the states since they were stored, estimated from these rows, [d].
 
-        The parameters have moved, and with them a column of Z, in all rows much alike. Sought is the e for which the
+        When the parameters change, a column of Z changes in all rows by about the same factor. e is chosen so that the
         residual of Z = S * (1 + e) is orthogonal to the columns of the stored S (Galerkin). Since relu(S * a) =
-        relu(S) * a for a >= 0, what the rows hear is then M + M' * e, M = P relu(S) + arrived, and
+        relu(S) * a for a >= 0, the rows then receive M + M' * e with M = P relu(S) + outer and M' = P relu(S) + aged,
+        so that
 
             |S_j|^2 e_j - sum_i W_ji <S_j, M'_i> e_i = <S_j, R_j>,   R = M W^T + b - S
 
-        It is 0 where S solves today's equation, and where no parameter has moved.
+        e is 0 where S solves the current equation, and where no parameter has changed.
 
         Args:
-            arrived: messages from outside the rows.
-            aged: the same, each times its age as a share of that of the rows: M' = P relu(S) + aged.
+            b: b(X) of the rows.
+            outer: messages from outside the rows.
+            aged: the same messages, each times its age relative to the age of the rows.
             moved: the relative change of W since the rows were stored.
+            stored: S.
         """
-        W, m = self.W.detach(), min(stored.shape[0], ROWS * stored.shape[1])
+        W, m = self.W.detach(), min(stored.shape[0], SAMPLED_ROWS * stored.shape[1])
         S, late = stored[:m], aged[:m]
         T = W * (S.t() @ spmm(self.P.leading(m), stored.clamp_min(0)).add_(late))
-        rest = W * (S.t() @ (arrived[:m] - late))
+        rest = W * (S.t() @ (outer[:m] - late))
         size = S.square().sum(0)
         residual = (T + rest).sum(1) + (S * b[:m]).sum(0) - size
-        least = RIDGE * size.mean() + torch.finfo(size.dtype).tiny
-        # solve_ex does not look whether the matrix is singular, which would wait for the device
-        e = torch.linalg.solve_ex(torch.diag(size + least) - T, residual).result.nan_to_num(0.0)
-        reach = REACH * moved
-        return e.clamp(-reach.clamp(max=MOST_LOSS), reach)
+        ridge = RIDGE * size.mean() + torch.finfo(size.dtype).tiny
+        # solve_ex does not check for a singular matrix, which would wait for the device
+        e = torch.linalg.solve_ex(torch.diag(size + ridge) - T, residual).result.nan_to_num(0.0)
+        limit = MAX_GROWTH * moved
+        return e.clamp(-limit.clamp(max=MAX_LOSS), limit)
 
-    def drift(self, z: Tensor, G: Tensor, arrived: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
-        """What is left of the adjoints since they were stored, by the rows at hand; one number in [0, 1] on the device.
-        With it what the rows hear of each other's stored adjoints, 1[Z > 0] * P^T V W.
+    def drift(self, z: Tensor, G: Tensor, outer: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
+        """The factor a in [0, 1] by which adjoints have shrunk since they were stored, estimated from these rows.
 
-        Adjoints fade with the loss, all at once: a = argmin |a D - 1[Z > 0] * G|, where D = V - 1[Z > 0] * (P^T V W +
-        arrived) is the loss gradient that the stored V of these rows and of the halo are the answer to. It is 1 where
-        nothing is stale, and where no row here has a loss.
+        Adjoints shrink with the loss, all by about the same factor: a = argmin |a D - 1[Z > 0] * G|, where
+        D = V - 1[Z > 0] * (P^T V W + outer) is the gradient of the loss for which the stored adjoints V of these rows
+        and of the halo would be the solution. a is 1 where nothing is stale, and where no row here has a loss.
+
+        Args:
+            G: dL/dH of the loss.
+            outer: what the stored adjoints outside the rows add to G.
+            stored: V.
+
+        Returns:
+            a, one number on the device; and 1[Z > 0] * P^T V W, which the solver can start from.
         """
         active = (z > 0).to(z.dtype)
         now = G.detach() * active
-        heard = (spmm(self.P_t, stored) @ self.W.detach()).mul_(active)
-        D = torch.addcmul(stored - heard, arrived, active, value=-1)
-        return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0), heard
+        inner = (spmm(self.P_t, stored) @ self.W.detach()).mul_(active)
+        D = torch.addcmul(stored - inner, outer, active, value=-1)
+        return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0), inner
 
     def _solved(
         self,
@@ -137,16 +147,15 @@ class Equilibrium:
 
 @dataclass
 class Solves:
-    """What a method brings to the two solves, and what it takes away from them.
+    """The inputs of the two solves of a step, and their results.
 
     Args:
-        z_start, v_start: where to start from; None: zero.
-        outer_adjoints: called in the backward pass for what adjoints outside the rows send to their H; None, or a call
-            that gives None: nothing.
-        undo_drift: multiply what arrives by :meth:`Equilibrium.drift`.
-        aged, moved: as of :meth:`Equilibrium.growth`, for the states that come from outside; None: they are taken as
-            they are.
-        states, adjoints: filled in by the forward and the backward pass.
+        z_start, v_start: the starting values of Z and V; None: zero.
+        outer_adjoints: called in the backward pass for what adjoints outside the rows add to G; None, or a call that
+            returns None: nothing.
+        undo_drift: multiply the outer adjoints by the factor of :meth:`Equilibrium.drift`.
+        aged, moved: the arguments of :meth:`Equilibrium.growth`; None: states from outside are used as stored.
+        states, adjoints: the results, set by the forward and by the backward pass.
     """
 
     z_start: Tensor | None = None
@@ -173,22 +182,19 @@ class _Solve(torch.autograd.Function):
         (G,) = grads
         (z,) = ctx.saved_tensors
         solves, equation, core = ctx.solves, ctx.equation, ctx.num_core
-        arrived = None if solves.outer_adjoints is None else solves.outer_adjoints()
-        heard = None
-        if arrived is not None:
-            if solves.undo_drift and solves.v_start is not None:
-                factor, heard = equation.drift(z, G, arrived, solves.v_start)
-                arrived = arrived * factor
-            G = G + arrived
-        solves.adjoints = equation.adjoints(
-            z, G, torch.zeros_like(z) if solves.v_start is None else solves.v_start, heard
-        )
-        u = solves.adjoints.value
+        start = torch.zeros_like(z) if solves.v_start is None else solves.v_start
+        outer = None if solves.outer_adjoints is None else solves.outer_adjoints()
+        inner = None
+        if outer is not None and solves.undo_drift and solves.v_start is not None:
+            a, inner = equation.drift(z, G, outer, start)
+            outer = outer * a
+        solves.adjoints = equation.adjoints(z, G if outer is None else G + outer, start, inner)
+        v = solves.adjoints.value
         m = spmm(equation.P.leading(core), z.clamp_min(0))
-        return u, u[:core].t() @ m, None, None, None
+        return v, v[:core].t() @ m, None, None, None  # dL/dC; dL/dW (25)
 
 
 def equilibrium(C: Tensor, W: Tensor, equation: Equilibrium, solves: Solves, num_core: int) -> Tensor:
-    """H = relu(Z) of the fixed point, differentiable in C and W; W takes its gradient from the first ``num_core``
+    """H = relu(Z) at the fixed point, differentiable in C and W; W takes its gradient from the first ``num_core``
     rows."""
     return _Solve.apply(C, W, equation, solves, num_core)

@@ -39,7 +39,7 @@ class _Weighted(torch.autograd.Function):
 
 
 class Attention(Resettable):
-    """u_src = t a_src and u_dst = t a_dst for every head, each a row-wise map of its own."""
+    """u_src = t a_src and u_dst = t a_dst for every head; both parameters take their gradient from core rows."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -61,7 +61,8 @@ class Attention(Resettable):
 
 
 class Heads(Activation):
-    """[m | log Z] -> the heads side by side (or their mean), plus bias; then norm and ELU unless it is the last."""
+    """[m | log Z] -> the concatenated heads plus bias, then norm and ELU; in the last layer the mean of the heads plus
+    bias."""
 
     def __init__(self, heads: int, width: int, norm: str | None, last: bool) -> None:
         joined = width if last else heads * width
@@ -139,8 +140,8 @@ def log_sum_exp(e: Tensor, row: Tensor, num_rows: int) -> Tensor:
 class GAT(Model):
     """L layers of attention over the neighbours and the node itself, with norm, ELU and dropout between them.
 
-    Departure: no dropout on the attention weights. A hidden layer has ``heads`` heads of width ``hidden / heads`` side
-    by side; the last one has heads of ``out_width`` and takes their mean.
+    Departure: no dropout on the attention weights. A hidden layer concatenates ``heads`` heads of width
+    ``hidden / heads``; the last layer takes the mean of heads of width ``out_width``.
 
     Args:
         heads: attention heads of every layer; divides ``hidden``.

@@ -20,8 +20,8 @@ from lmc.models.rows import Linear
 from lmc.models.wellposed import onto_l1_ball, perron
 from lmc.solvers import Solver
 
-SETTLING = 50
-"""Steps of the power iteration on a sampled matrix; cut short, its bound is still safe."""
+POWER_STEPS = 50
+"""Steps of the power iteration on a sampled matrix. Its result is an upper bound after any number of steps."""
 
 
 class RecLayer(Layer):
@@ -40,19 +40,19 @@ class RecLayer(Layer):
 class RecGCN(Recurrent):
     """Z = P H W^T + b(X), H = relu(Z), b(X) = X B^T + c; logits = H C^T + e.
 
-    The layer is iterated to its fixed point, so a node hears from every node it is connected with. The fixed point is
-    well-posed where lambda_pf(P) |W|_p < 1. :meth:`project` brings W back there, and has to be called after every
-    optimiser step: ``lmc.fit`` does, a loop of one's own must.
+    The layer is iterated to its fixed point, so a node receives messages from every node it is connected with. The
+    fixed point is well-posed where lambda_pf(P) |W|_p < 1. :meth:`project` projects W onto that set and has to be
+    called after every optimiser step. ``lmc.fit`` calls it; a training loop of your own has to.
 
     Args:
-        in_width: feature width. Without features take the identity: the rows of B^T are then learned embeddings.
+        in_width: feature width. For a graph without features use the identity: the rows of B^T are learned embeddings.
         hidden: width of the state.
         out_width: number of classes.
         dropout: rate on H before the output layer.
         input_dropout: rate on the features; True: the same rate.
         p: the norm that is bounded, "inf" (rows of W) or "1" (its columns).
-        kappa: in (0, 1); the bound is kappa / lambda_pf(P). Nearer to 1 a node hears from farther away, and the
-            iterations grow like 1 / (1 - kappa).
+        kappa: in (0, 1); the bound is kappa / lambda_pf(P). With kappa closer to 1 distant nodes have more influence,
+            and the number of iterations grows like 1 / (1 - kappa).
         solver: of the fixed points: "picard", "anderson", or a record of :mod:`lmc.solvers`.
         tol: relative residual to solve to; None: the solver's own.
         seed: of the initial parameters.
@@ -86,7 +86,7 @@ class RecGCN(Recurrent):
         self.act_in = None
         self.layers = nn.ModuleList([RecLayer(hidden)])
         self.lin_out = Linear(hidden, out_width)
-        # of the graph at hand; until prepare() has seen it, that of the GCN normalisation
+        # lambda_pf of the graph's P; before prepare() measures it, that of the GCN normalisation
         self.register_buffer("lambda_pf", torch.ones(()))
         self.reset_parameters(seed)
 
@@ -104,8 +104,8 @@ class RecGCN(Recurrent):
         self.project()
 
     def well_posed(self, block: CSR) -> CSR:
-        """``block``, scaled down to lambda_pf(P) where its own is larger: W is bounded by the whole graph's."""
-        scale = (self.lambda_pf / perron(block, max_steps=SETTLING)).clamp(max=1).to(block.dtype)
+        """``block``, scaled so that its lambda_pf is at most that of the whole graph, which bounds W."""
+        scale = (self.lambda_pf / perron(block, max_steps=POWER_STEPS)).clamp(max=1).to(block.dtype)
         return CSR(block.indptr, block.indices, block.data * scale, block.num_cols)
 
     @torch.no_grad()

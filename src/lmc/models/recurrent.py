@@ -26,7 +26,7 @@ from lmc.solvers import Solver, solver
 
 
 class Recurrent(Model):
-    """A model whose one layer is iterated to its fixed point; ``solver`` says how far."""
+    """A model whose one layer is iterated to its fixed point by ``solver``."""
 
     recurrent = True
     recordable = False  # the host reads residuals
@@ -49,10 +49,8 @@ class Recurrent(Model):
         return super().settings | {"solver": type(self.solver).__name__.lower()} | own
 
     def exact_equilibrium(self, P: CSR, P_t: CSR) -> Equilibrium:
-        """The fixed point among the rows of P, at the current parameters, to be solved as far as numbers allow.
-
-        Training solves to the solver's tolerance; what is called exact is a hundred times closer.
-        """
+        """The fixed point among the rows of P at the current parameters, with a smaller tolerance than in training: a
+        hundredth of the solver's, as far as the dtype allows."""
         tol = min(self.solver.tol, max(self.solver.tol / 100, 10 * torch.finfo(self.W.dtype).eps))
         return Equilibrium(P, P_t, self.W, with_tolerance(self.solver, tol))
 
@@ -62,7 +60,8 @@ class Recurrent(Model):
         Args:
             b: b(X) of these rows.
             P, P_t: the aggregation among these rows, and its transpose.
-            outer: messages summed from outside these rows, P_out H_out; None: there are none. They are held constant.
+            outer: the sum of the messages from outside these rows, P_out H_out, which is constant; None: zero.
+            solves: the starting values and the results of the two solves.
         """
         equation = Equilibrium(P, P_t, self.W, self.solver)
         if outer is not None and solves.z_start is not None and solves.aged is not None and solves.moved is not None:
@@ -82,6 +81,6 @@ class Recurrent(Model):
 
 
 def with_tolerance(choice: str | Solver, tol: float | None) -> Solver:
-    """The solver, with another tolerance where one is given."""
+    """The solver, with the tolerance ``tol`` where it is given."""
     chosen: Any = solver(choice)
     return chosen if tol is None else dataclasses.replace(chosen, tol=tol)

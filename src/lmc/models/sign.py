@@ -32,8 +32,8 @@ class Hop(Layer):
 class SIGN(Model):
     """logits = MLP(act(X Theta_0 | P X Theta_1 | ... | P^k X Theta_k)).
 
-    P^r (X Theta_r) = (P^r X) Theta_r: with every method this is a model of k parameter-free layers between a Linear and
-    an MLP; the method :class:`lmc.methods.SIGN` computes P^r X once and needs rows alone (:meth:`of_hops`).
+    P^r (X Theta_r) = (P^r X) Theta_r, so for most methods this is a model of k parameter-free layers between a Linear
+    and an MLP. The method :class:`lmc.methods.SIGN` computes P^r X once and trains on rows alone (:meth:`of_hops`).
 
     Args:
         num_layers: k, the number of aggregations.
@@ -76,13 +76,13 @@ class SIGN(Model):
 
     def reset_parameters(self, seed: int) -> None:
         super().reset_parameters(seed)
-        # Glorot for each Theta_r by itself, not for all of them as one matrix
+        # Glorot's bound for each Theta_r separately, not for all of them as one matrix
         both = self.in_width + self.lin_in.weight.shape[0]
         with torch.no_grad():
             self.lin_in.weight.mul_((both / (self.in_width + self.hidden)) ** 0.5)
 
     def of_hops(self, hops: Sequence[Tensor | CSR], p: Pass) -> Tensor:
-        """Logits from the rows of X, P X, ..., P^k X: row by row, without a graph."""
+        """Logits from the rows of X, P X, ..., P^k X, row by row and without a graph."""
         joined = []
         for x, theta in zip(hops, self.lin_in.weight.split(self.hidden), strict=True):
             x = drop(x, self.input_dropout, p, self.training)
