@@ -16,7 +16,7 @@ from lmc.diagnostics.probe import BatchSize, batch_sizes, held, proportioned
 from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec
 from lmc.models import GCN, SAGE, Model, RecGCN
-from lmc.stores import HostTable, Placement
+from lmc.stores import Placement, StagedTable, host_zeros
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,8 @@ class Behind:
 
     name: str = "host"
 
-    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> HostTable:
-        return HostTable(num_rows, width, dtype, device, staged=True)
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> StagedTable:
+        return StagedTable(host_zeros(num_rows, [width], dtype, device), staged=True)
 
 
 BEHIND = Placement(history=Behind())

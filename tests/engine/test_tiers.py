@@ -16,7 +16,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec, Run
 from lmc.models import GCN, SAGE, Model, RecGCN
-from lmc.stores import Disk, DiskTable, HostTable, Placement, Store, Table, store
+from lmc.stores import Disk, FileRows, Placement, StagedTable, Store, Table, host_zeros, store
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -27,8 +27,8 @@ class Behind:
     name: str = "host"
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
-        cls = HostTable if self.name == "host" else DiskTable
-        return cls(num_rows, width, dtype, device, staged=True)
+        rows = host_zeros if self.name == "host" else FileRows
+        return StagedTable(rows(num_rows, [width], dtype, device), staged=True, tier=self.name)
 
 
 TIERS: list[str | Store] = ["host", "disk", "auto", Behind("host"), Behind("disk")]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers import chance
 from lmc.errors import ConfigError
-from lmc.stores import Auto, Device, Disk, Pinned, Rows, Store, Table, store
+from lmc.stores import Auto, Device, Disk, Pinned, Rows, Store, Table, overwrite, store
 
 N, WIDTH = 9, 4
 ROWS: list[Rows] = [slice(2, 6), slice(0, N), torch.tensor([7, 1, 4]), torch.tensor([], dtype=torch.int64)]
@@ -130,3 +130,14 @@ def test_a_store_object_passes_through() -> None:
 def test_an_unknown_tier_is_refused_with_the_choices() -> None:
     with pytest.raises(ConfigError, match=r"\['auto', 'device', 'disk', 'host'\] \(got 'tape'\)"):
         store("tape")
+
+
+@pytest.mark.parametrize("kind", [Device(), Pinned(), Disk()], ids=lambda tier: tier.name)
+def test_a_table_is_overwritten_in_place(kind: Device | Pinned | Disk) -> None:
+    made = kind.table(N, WIDTH, torch.float64, torch.device("cpu"))
+    where = made.data().data_ptr()
+    overwrite(made, values())
+    assert torch.equal(made.data(), values())
+    overwrite(made)
+    assert not made.data().any()
+    assert made.data().data_ptr() == where

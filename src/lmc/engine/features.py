@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Extractor, Graph, hstack, row_chunks, sparse_product, spmm
-from lmc.stores import Auto, Disk, Pinned, StagedTable, Store, Table, overwrite, store
+from lmc.stores import Auto, Disk, HostRows, Pinned, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
 """Numbers in the features that one piece of P X reads."""
@@ -77,7 +77,7 @@ def plain_features(
     if tier.name == "device":
         return x.to(device, dtype)
     if x.dtype == dtype and (table is not None or x.device.type == "cpu"):
-        return StagedTable(x, device) if table is None else table
+        return StagedTable(HostRows.of(x, device)) if table is None else table
     n, d = x.shape
     found = tier.table(n, d, dtype, device)
     overwrite(found, x)

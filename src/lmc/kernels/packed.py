@@ -78,6 +78,6 @@ def num_rows(rows: Rows) -> int:
     return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
 
 
-def row_numbers(rows: Rows, device: torch.device) -> Tensor:
+def as_indices(rows: Rows, device: torch.device) -> Tensor:
     """The row numbers as a tensor on ``device``."""
     return torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmc.kernels.availability import tl, triton, triton_available
-from lmc.kernels.packed import Packed, Rows, row_numbers
+from lmc.kernels.packed import Packed, Rows, as_indices
 
 GRID = 48
 """Programs that read or write host memory: enough to fill the bus, few enough to leave the multiprocessors to the step
@@ -235,7 +235,7 @@ def append(cache: RowCache, rows: Rows, values: Packed) -> None:
     num, offset = values.num, cache.num
     cache.num += num
     if not triton_available(values.flat):
-        index = row_numbers(rows, cache.slots.device)
+        index = as_indices(rows, cache.slots.device)
         cache.rows[offset : offset + num] = index
         cache.values.rows(offset, num).copy_(values)
         cache.slots[index] = torch.arange(offset, offset + num, dtype=cache.slots.dtype, device=index.device)
@@ -258,7 +258,7 @@ def scatter(values: Packed, rows: Rows, table: Packed, excluded: RowCache | None
     if isinstance(rows, slice) and excluded is None:
         table.rows(rows.start, values.num).copy_(values)
         return
-    index = row_numbers(rows, values.flat.device)
+    index = as_indices(rows, values.flat.device)
     if not triton_available(values.flat):
         keep = slice(None) if excluded is None else ~excluded.find(index)[1]
         for mine, others in zip(table, values, strict=True):

@@ -24,8 +24,8 @@ A method and the engine use a :class:`Table` (pull, push, add, data). Around eve
 
 1. the newest pending write, of step k. Step k may still run, so its rows are laid over the fetched ones on delivery;
 2. the older pending write, of step k - 1;
-3. the cache of fetch k, which was delivered to step k and holds every write up to step k - 1. What step k changed in it
-   in place it also pushed, so rule 1 covers it. A fetch that was not delivered is no source;
+3. the cache of fetch k, if it was delivered to step k: it holds every write up to step k - 1. What step k changed in it
+   in place it also pushed, so rule 1 covers it;
 4. the host table, which holds every write up to step k - 2.
 
 So no row is read before it is written, a row that is on the device is not read from the host, and reading and writing
@@ -52,8 +52,9 @@ from lmc.stores.auto import Auto
 from lmc.stores.base import Store, Table, overwrite
 from lmc.stores.bundle import BundleMember, tables_of
 from lmc.stores.device import Device, DeviceTable
-from lmc.stores.disk import Disk, DiskTable
-from lmc.stores.host import HostTable, Pinned
+from lmc.stores.disk import Disk, FileRows
+from lmc.stores.host import Pinned, host_zeros
+from lmc.stores.host_rows import HostRows
 from lmc.stores.memory import free_memory
 from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_on
 from lmc.stores.registry import TIERS, store
@@ -68,8 +69,8 @@ __all__ = [
     "Device",
     "DeviceTable",
     "Disk",
-    "DiskTable",
-    "HostTable",
+    "FileRows",
+    "HostRows",
     "Pinned",
     "Placement",
     "Rows",
@@ -80,6 +81,7 @@ __all__ = [
     "WriteLogs",
     "check_device",
     "free_memory",
+    "host_zeros",
     "overwrite",
     "placement_on",
     "store",

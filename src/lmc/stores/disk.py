@@ -35,7 +35,12 @@ _LOCK = threading.Lock()
 
 
 class FileRows(HostRows):
-    """Rows in a file without a name: however the process ends, the file is removed with it."""
+    """Zeros in a file without a name: however the process ends, the file is removed with it.
+
+    Args:
+        path: the folder of the file.
+        resident: bytes of files that may stay mapped, for tests.
+    """
 
     def __init__(
         self,
@@ -43,8 +48,8 @@ class FileRows(HostRows):
         widths: Sequence[int],
         dtype: torch.dtype,
         device: torch.device,
-        path: str | Path | None,
-        resident: int | None,
+        path: str | Path | None = None,
+        resident: int | None = None,
     ) -> None:
         numbers = num_rows * sum(widths)
         size = max(1, numbers) * dtype.itemsize
@@ -93,23 +98,6 @@ class FileRows(HostRows):
                     other._touched = 0
 
 
-class DiskTable(StagedTable):
-    """Zeros in a file: one table, or a bundle of several widths."""
-
-    def __init__(
-        self,
-        num_rows: int,
-        width: int | Sequence[int],
-        dtype: torch.dtype,
-        device: torch.device,
-        path: str | Path | None = None,
-        staged: bool | None = None,
-        resident: int | None = None,
-    ) -> None:
-        widths = [width] if isinstance(width, int) else width
-        super().__init__(FileRows(num_rows, widths, dtype, device, path, resident), device, staged, "disk")
-
-
 @dataclass(frozen=True)
 class Disk:
     """Rows in a file, mapped into memory and removed at the end.
@@ -123,10 +111,10 @@ class Disk:
     name: str = "disk"
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
-        return DiskTable(num_rows, width, dtype, device, self.path)
+        return StagedTable(FileRows(num_rows, [width], dtype, device, self.path), tier=self.name)
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        return members(DiskTable(num_rows, widths, dtype, device, self.path))
+        return members(StagedTable(FileRows(num_rows, widths, dtype, device, self.path), tier=self.name))
 
 
 def _mapped(size: int, path: str | Path | None) -> mmap.mmap:

@@ -15,21 +15,11 @@ from lmc.stores.host_rows import HostRows
 from lmc.stores.staged import StagedTable
 
 
-class HostTable(StagedTable):
-    """Zeros in host memory: one table, or a bundle of several widths."""
-
-    def __init__(
-        self,
-        num_rows: int,
-        width: int | Sequence[int],
-        dtype: torch.dtype,
-        device: torch.device,
-        staged: bool | None = None,
-    ) -> None:
-        widths = [width] if isinstance(width, int) else width
-        shape = (num_rows * sum(widths),)
-        flat = allocate_pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
-        super().__init__(HostRows(Packed.over(flat, widths, device), device), device, staged)
+def host_zeros(num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> HostRows:
+    """Zeros in host memory, for one table or for a bundle of several widths."""
+    shape = (num_rows * sum(widths),)
+    flat = allocate_pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
+    return HostRows(Packed.over(flat, widths, device), device)
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,7 @@ class Pinned:
     name: str = "host"
 
     def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
-        return HostTable(num_rows, width, dtype, device)
+        return StagedTable(host_zeros(num_rows, [width], dtype, device))
 
     def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        return members(HostTable(num_rows, widths, dtype, device))
+        return members(StagedTable(host_zeros(num_rows, widths, dtype, device)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmc.kernels.packed import Packed, Rows, num_rows, row_numbers
+from lmc.kernels.packed import Packed, Rows, as_indices, num_rows
 from lmc.kernels.row_transfers import RowCache, overlay
 from lmc.stores.host_rows import HostRows
 from lmc.stores.streams import record_event
@@ -74,7 +74,7 @@ class HostIO:
             else:
                 self._present_at.index_fill_(0, r, self._fetches)
         single = len(rows) == 1 and isinstance(rows[0], Tensor)
-        numbers = row_numbers(rows[0], HOST) if single else torch.cat([row_numbers(r, HOST) for r in rows])
+        numbers = as_indices(rows[0], HOST) if single else torch.cat([as_indices(r, HOST) for r in rows])
         at = (self._present_at.index_select(0, numbers) != self._fetches).nonzero().squeeze(1)
         return at, numbers.index_select(0, at)
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmc.kernels.packed import Packed, Rows, num_rows, row_numbers
+from lmc.kernels.packed import Packed, Rows, as_indices, num_rows
 from lmc.kernels.pinned import pin
 from lmc.kernels.row_transfers import RowCache, gather, kernels_read, scatter
 from lmc.stores.base import write_rows
@@ -33,6 +33,11 @@ class HostRows:
         self.kernels_read = locked and (not self._cuda or kernels_read(packed, device))
         """Whether the kernels read the rows; otherwise the host does."""
         self.kernels_write = self.kernels_read and lockable == "memory"
+
+    @classmethod
+    def of(cls, matrix: Tensor, device: torch.device) -> HostRows:
+        """The rows of a contiguous matrix, without a copy."""
+        return cls(Packed.over(matrix.view(-1), matrix.shape[1:], device), device)
 
     # ---- by the host
 
@@ -75,7 +80,7 @@ class HostRows:
     def _gather(self, rows: Rows, member: int) -> Tensor:
         mine = self._members[member]
         out = mine.empty(num_rows(rows), self.device)
-        gather(mine, row_numbers(rows, self.device), out)
+        gather(mine, as_indices(rows, self.device), out)
         return out[0]
 
     # ---- memory on the training device

@@ -20,8 +20,7 @@ def numbers_ready(rows: Rows) -> Event:
         _READY[rows] = record_event(rows.device)
     event = _READY[rows]
     assert isinstance(event, Event)
-    if event.query():
-        _READY[rows] = event = Event()
+    event.query()
     return event
 
 

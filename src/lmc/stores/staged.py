@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from lmc.kernels.packed import Packed, Rows
+from lmc.kernels.packed import Rows
 from lmc.stores.fetching import Fetcher
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
@@ -21,26 +20,21 @@ class StagedTable:
     A training step is enclosed by :meth:`begin` and :meth:`end`; a write outside of them is done at once.
 
     Args:
-        rows: a contiguous matrix on the host, or the host table of a bundle.
-        device: the training device.
+        host: the host table; its device is the training device.
         staged: fetch ahead and write back behind; by default where the training device is a GPU.
         tier: the name of the tier.
     """
 
-    def __init__(
-        self, rows: Tensor | HostRows, device: torch.device, staged: bool | None = None, tier: str = "host"
-    ) -> None:
-        if isinstance(rows, Tensor):
-            rows = HostRows(Packed.over(rows.view(-1), rows.shape[1:], device), device)
-        self.tier, self.host = tier, rows
-        self.staged = device.type == "cuda" if staged is None else staged
+    def __init__(self, host: HostRows, staged: bool | None = None, tier: str = "host") -> None:
+        self.tier, self.host = tier, host
+        self.staged = host.device.type == "cuda" if staged is None else staged
         self.recordable = True
         """Whether no step so far read or wrote in an order that made it wait; such a step cannot be recorded."""
-        self.log = StepLog(rows)
-        self._io = HostIO(rows) if self.staged and not rows.kernels_write else None
-        reads = open_stream(device, "reads", threaded=not rows.kernels_read)
-        writes = open_stream(device, "writes", threaded=not rows.kernels_write, lazy=True)
-        self._fetcher, self._writes = Fetcher(rows, self._io, reads), WriteBack(rows, self._io, writes)
+        self.log = StepLog(host)
+        self._io = HostIO(host) if self.staged and not host.kernels_write else None
+        reads = open_stream(host.device, "reads", threaded=not host.kernels_read)
+        writes = open_stream(host.device, "writes", threaded=not host.kernels_write, lazy=True)
+        self._fetcher, self._writes = Fetcher(host, self._io, reads), WriteBack(host, self._io, writes)
         self._in_step = False
 
     # ---- a table

@@ -10,32 +10,6 @@ from lmc.stores.row_numbers import same_rows
 from lmc.stores.transfers import Fetch, StepWrite
 
 
-class StaticBuffers:
-    """Memory at fixed addresses, where a recorded step leaves its rows in every epoch.
-
-    All steps share it, since they never run at the same time.
-    """
-
-    def __init__(self, host: HostRows) -> None:
-        self._host = host
-        self._views: dict[tuple[object, ...], tuple[tuple[Rows, ...], Packed]] = {}
-        self._buffers: list[Packed] = []
-
-    def view(self, fetch: Fetch, num: int) -> Packed:
-        """The memory of ``num`` rows for the step that reads the rows of ``fetch``."""
-        key = tuple((rows.start, rows.stop) if isinstance(rows, slice) else id(rows) for rows in fetch.rows)
-        if key not in self._views:
-            if not self._buffers or self._buffers[-1].capacity < num:
-                self._buffers.append(self._host.buffer(num))
-            # The row tensors are kept, so that no other tensor gets their ids.
-            self._views[key] = fetch.rows, self._buffers[-1].rows(0, num)
-        return self._views[key][1]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._buffers)
-
-
 class StepLog:
     """Notes what a step pushes, and keeps the values until the step ends."""
 
@@ -44,10 +18,12 @@ class StepLog:
         self.writes: list[StepWrite] = []
         """A recording puts its own writes here when it is replayed."""
         self.fixed = False
-        """Whether the values must be at the same address in every epoch."""
+        """Whether the step may be recorded: its values are then at an address that lasts."""
         self.in_place = False
         """Whether any step so far changed the delivered values in place."""
-        self._static: list[StaticBuffers] = []
+        self._static: list[Packed] = []
+        """Memory for the values of the first write of a step, of the second, ...: all steps share it, since they never
+        run at the same time. A recording that uses a buffer keeps it when a larger one replaces it."""
 
     @property
     def complete(self) -> bool:
@@ -56,7 +32,7 @@ class StepLog:
 
     @property
     def nbytes(self) -> int:
-        return sum(buffers.nbytes for buffers in self._static)
+        return sum(buffer.nbytes for buffer in self._static)
 
     def take(self) -> list[StepWrite]:
         """The writes; the log is empty afterwards."""
@@ -83,7 +59,7 @@ class StepLog:
         in_place = delivered is not None and values.data_ptr() == delivered[member].data_ptr()
         in_place = in_place and (write is None or write.in_place)
         if write is None:
-            kept = delivered if delivered is not None and in_place else self._buffer(values.shape[0], fetch)
+            kept = delivered if delivered is not None and in_place else self._buffer(values.shape[0])
             write = StepWrite(rows, kept, piece, in_place)
             self.writes.append(write)
         if write.in_place != in_place:
@@ -94,9 +70,13 @@ class StepLog:
         write.members.add(member)
         return True
 
-    def _buffer(self, num: int, fetch: Fetch | None) -> Packed:
-        if not self.fixed or fetch is None:
+    def _buffer(self, num: int) -> Packed:
+        """Memory for the values of the next write."""
+        if not self.fixed:
             return self._host.packed.empty(num, self._host.device)
-        if len(self._static) == len(self.writes):
-            self._static.append(StaticBuffers(self._host))
-        return self._static[len(self.writes)].view(fetch, num)
+        k = len(self.writes)
+        if k == len(self._static):
+            self._static.append(self._host.buffer(num))
+        elif self._static[k].capacity < num:
+            self._static[k] = self._host.buffer(num)
+        return self._static[k].rows(0, num)

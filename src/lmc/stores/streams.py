@@ -37,8 +37,10 @@ class Event:
             event.synchronize()
 
     def query(self) -> bool:
-        """Whether the event is known to be complete, without waiting."""
-        return self._event is None or self._event.query()
+        """Whether the event is complete; a complete event is not waited for any more."""
+        if self._event is not None and self._event.query():
+            self._event = None
+        return self._event is None
 
 
 class PendingEvent(Event):
@@ -90,15 +92,13 @@ class CudaStream:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Defer work that is submitted inside and submit it at the end: one change of streams, one event for all."""
-        if self._together:
-            yield
-            return
-        self._together = self._thread is None
+        nested, self._together = self._together, True
         try:
             yield
         finally:
-            self._together = False
-            self.flush()
+            self._together = nested
+            if not nested:
+                self.flush()
 
     def flush(self) -> None:
         """Submit deferred work."""

@@ -55,8 +55,6 @@ class WriteBack:
         all_pushed = fetch is not None and all(k in pieces for k in range(len(fetch.rows)))
         for before in self._pending:
             self._send(before, fetch if all_pushed and self._host.kernels_write else None)
-        if fetch is not None and fetch.delivered is None:
-            fetch.fetched.wait()  # it may still read the cache that is filled again here
         pending = self._reused(sum(num_rows(write.rows) for write in pushed))
         for write in pushed:
             append(pending.cache, write.rows, write.values)
