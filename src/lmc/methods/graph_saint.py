@@ -48,6 +48,9 @@ class GraphSAINT(Method):
 
     with C_v, C_uv the times that node v and edge (u, v) were met in N subgraphs drawn in advance.
 
+    Departure: one over a chance is estimated by (trials + 1) / (times + 1), not by trials / times, whose mean is too
+    large: by 3 to 9 % at the default coverage (:func:`one_over_chance`).
+
     Departure: on a recurrent model a subgraph's matrix is scaled down where a fixed point on it need not exist
     (:meth:`lmc.models.Model.well_posed`): divided by small chances, its eigenvalues may exceed those of P.
 
@@ -135,7 +138,7 @@ class GraphSAINT(Method):
 
 
 def normalised(P: CSR, sampler: NodeSampler, coverage: int, seed: int) -> Normalised:
-    """Draw subgraphs in advance and count what they meet. What was never met counts as met once."""
+    """Draw subgraphs in advance and count what they meet."""
     n, device = P.num_rows, P.device
     C_v = torch.zeros(n, dtype=torch.int64, device=device)
     C_uv = torch.zeros(P.nnz, dtype=torch.int64, device=device)
@@ -149,8 +152,17 @@ def normalised(P: CSR, sampler: NodeSampler, coverage: int, seed: int) -> Normal
         inside[nodes] = False
         C_v[nodes] += 1
         met, N = met + nodes.numel(), N + 1
-    C_v, C_uv = C_v.clamp_(min=1).to(P.dtype), C_uv.clamp_(min=1).to(P.dtype)
-    over_alpha = C_v[P.row_index()] / C_uv
+    C_v, C_uv = C_v.to(P.dtype), C_uv.to(P.dtype)
+    over_alpha = one_over_chance(C_uv, C_v[P.row_index()])
     # not symmetric: the chance of u given v is not that of v given u
     blocks = Extractor(CSR(P.indptr, P.indices, P.data * over_alpha, P.num_cols))
-    return Normalised(sampler, blocks, N / C_v)
+    return Normalised(sampler, blocks, one_over_chance(C_v, N))
+
+
+def one_over_chance(times: Tensor, trials: Tensor | int) -> Tensor:
+    """1 / p of events that were met so many times in these trials.
+
+    Of a binomial count C of N trials, (N + 1) / (C + 1) has the mean (1 - (1 - p)^(N + 1)) / p: it is 1 / p but for
+    what is hardly ever met. N / C would be too large by the share (1 - p) / (N p).
+    """
+    return (trials + 1) / (times + 1)
