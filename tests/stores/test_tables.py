@@ -57,7 +57,7 @@ def test_pull_gives_the_rows_on_the_device(table: Table, device: torch.device, r
 
 
 @pytest.mark.parametrize("rows", ROWS, ids=ROW_NAMES)
-def test_push_overwrites_these_rows_alone(table: Table, device: torch.device, rows: Rows) -> None:
+def test_push_overwrites_only_these_rows(table: Table, device: torch.device, rows: Rows) -> None:
     table.push(slice(0, N), values().to(device))
     want = values()
     new = values(want[rows].shape[0], seed=1)
@@ -66,7 +66,7 @@ def test_push_overwrites_these_rows_alone(table: Table, device: torch.device, ro
     assert torch.equal(everything(table), want)
 
 
-def test_add_adds_to_these_rows_alone(table: Table, device: torch.device) -> None:
+def test_add_adds_only_to_these_rows(table: Table, device: torch.device) -> None:
     rows, more = torch.tensor([7, 1, 4]), values(3, seed=1)
     table.push(slice(0, N), values().to(device))
     table.add(rows.to(device), more.to(device))
@@ -75,7 +75,7 @@ def test_add_adds_to_these_rows_alone(table: Table, device: torch.device) -> Non
     assert torch.equal(everything(table), want)
 
 
-def test_push_keeps_no_hold_on_the_values(table: Table, device: torch.device) -> None:
+def test_push_copies_the_values(table: Table, device: torch.device) -> None:
     new = values().to(device)
     table.push(slice(0, N), new)
     new.zero_()
@@ -94,11 +94,10 @@ def test_prefetched_rows_are_the_rows(table: Table, device: torch.device, rows: 
     asked = on(device, rows)
     table.prefetch(asked)
     assert torch.equal(table.pull(asked).cpu(), values()[rows])
-    # a second pull of the same rows no longer has the prefetched copy to lean on
     assert torch.equal(table.pull(asked).cpu(), values()[rows])
 
 
-def test_pull_of_other_rows_than_the_prefetched_is_not_fooled(table: Table, device: torch.device) -> None:
+def test_pull_of_other_rows_than_the_prefetched_ones(table: Table, device: torch.device) -> None:
     table.push(slice(0, N), values().to(device))
     table.prefetch(torch.tensor([0, 1], device=device))
     other = torch.tensor([5, 3], device=device)

@@ -1,13 +1,13 @@
-"""The one door between a training step and rows that live outside of the training device.
+"""The interface between the engine and tables outside of the training device.
 
-The engine knows nothing of caches, streams and pending writes. Around every step it says, in this order:
+The engine knows nothing of caches, streams and pending writes. Around every step it calls, in this order:
 
-    staging.prefetch(rows, inputs)      the rows that the step reads; usually said while the step before still runs
-    staging.begin(fixed)                the step starts: what was prefetched is delivered
+    staging.prefetch(rows, inputs)      the rows that the step reads; usually called while the step before still runs
+    staging.begin(fixed)                the step starts: the prefetched rows are delivered
     ... the step pulls, pushes and adds ...
     staging.end()                       the step is launched: what it pushed is written back behind it
 
-Tables on the training device need none of this and are not staged.
+Tables on the training device are not staged and need none of this.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Staging:
         return all(table.in_flight for table in self._bracketed)
 
     def together(self) -> AbstractContextManager[None]:
-        """Work that is queued inside is given to the streams at once."""
+        """Submit the transfers that are started inside to their streams at once."""
         return together(self._device)
 
     def prefetch(self, rows: tuple[Rows, ...], inputs: Rows) -> None:
@@ -71,12 +71,12 @@ class Staging:
             table.expect(*rows)
 
     def begin(self, fixed: bool) -> None:
-        """A step starts; with ``fixed`` it finds and leaves its rows where a CUDA graph can address them."""
+        """Begin a step; with ``fixed`` its rows are at addresses that a CUDA graph can use."""
         for table in self._bracketed:
             table.begin(fixed)
 
     def end(self) -> None:
-        """The step is launched: write back what it pushed."""
+        """End a step, which is launched: write back what it pushed."""
         for table in self._bracketed:
             table.end()
 
@@ -88,10 +88,8 @@ class Staging:
 
     @property
     def standing(self) -> int:
-        """Bytes more that recorded steps take for what they push."""
+        """Additional bytes that recorded steps need for what they push."""
         return sum(table.recording_bytes for table in self._bracketed)
-
-    # A recorded step pushes without running any Python, so its recording keeps what it pushed.
 
     @property
     def recordable(self) -> bool:
@@ -100,14 +98,14 @@ class Staging:
 
     @property
     def addresses(self) -> tuple[object, ...]:
-        """Where the step under way finds its rows: a recording is valid for these addresses alone."""
+        """Where the step under way finds its rows; a recording is only valid for these addresses."""
         return tuple(table.address for table in self._bracketed)
 
     def logs(self) -> WriteLogs:
-        """What the step under way pushed so far."""
+        """What the step under way has pushed so far; its recording keeps it, since a replay runs no Python."""
         return [table.log.writes for table in self._bracketed]
 
     def replay(self, logs: WriteLogs) -> None:
-        """The step under way was replayed: it pushed what its recording pushed."""
+        """Note that the step under way was replayed, and so pushed what its recording pushed."""
         for table, log in zip(self._bracketed, logs, strict=True):
             table.log.writes = log
