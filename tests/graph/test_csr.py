@@ -121,7 +121,7 @@ def test_graph_arrays_are_int32() -> None:
 
 
 def test_a_matrix_is_freed_with_its_last_owner() -> None:
-    """A cycle would keep the arrays of every batch until the collector comes by."""
+    """A reference cycle would keep the arrays until the garbage collector runs."""
     adj = random_graph().adj
     P = normalise(adj, "gcn")
     assert P.t() is P

@@ -1,4 +1,4 @@
-"""The validated graph: what it refuses, repairs and keeps."""
+"""The validated graph: the arrays it refuses, repairs and accepts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arrays_are_refused_with_what_came(case: str) -> None:
+def test_bad_arrays_are_refused_with_the_offending_value(case: str) -> None:
     changed, message = BAD[case]
     with pytest.raises(GraphError, match=message):
         Graph.from_edges(**arguments(**changed))
@@ -137,7 +137,7 @@ def test_column_of_classes_is_single_label() -> None:
 
 
 @pytest.mark.parametrize("sparse_features", [False, True])
-def test_permute_moves_everything_along(sparse_features: bool) -> None:
+def test_permute_permutes_every_array(sparse_features: bool) -> None:
     g = random_graph(sparse_features=sparse_features)
     order = torch.randperm(g.num_nodes, generator=chance(4))
     h = g.permute(order)
@@ -149,7 +149,7 @@ def test_permute_moves_everything_along(sparse_features: bool) -> None:
     assert h.num_classes == g.num_classes
 
 
-def test_permute_there_and_back_is_the_same_graph() -> None:
+def test_permuting_back_gives_the_same_graph() -> None:
     g = random_graph()
     order = torch.randperm(g.num_nodes, generator=chance(4))
     back = g.permute(order).permute(order.argsort())

@@ -25,7 +25,7 @@ def test_spmm_of_an_empty_matrix_is_zero() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_spmm_overwrites_whatever_the_memory_held(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spmm_overwrites_its_output_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def dirty(self: Tensor, *size: int, **_: object) -> Tensor:
         return self.new_full(size, float("nan"))
 
@@ -50,7 +50,7 @@ def test_symmetric_operator_passes_gradcheck_with_one_matrix() -> None:
 
 
 def test_leading_backward_gives_halo_inputs_a_zero_adjoint() -> None:
-    # four core rows that read seven: the backward pass knows the core block alone
+    # four core rows read seven rows, and the backward pass has the block of core rows only
     A = random_sparse(4, 7).to_dense()
     core_block = sparse(A[:, :4])
     P = Aggregation(sparse(A), core_block.t())
@@ -114,13 +114,13 @@ def test_bfloat16_is_summed_in_float32_and_rounded_once(device: str, width: int,
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_long_sum_of_bfloat16_does_not_stop_growing(device: str) -> None:
-    """Added up in bfloat16, ones stay at 256 for ever: 257 is no number of it."""
+    """A sum of ones in bfloat16 stops at 256, because 257 cannot be represented."""
     ones = sparse(torch.ones(1, 4096)).to(device, torch.bfloat16)
     assert float(spmm(ones, torch.ones(4096, 8, dtype=torch.bfloat16, device=device))[0, 0]) == 4096
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_product_has_the_type_of_its_rows(device: str) -> None:
+def test_the_product_has_the_dtype_of_its_rows(device: str) -> None:
     A, x = random_sparse(7, 5).to(device, torch.bfloat16), rows(5).to(device, torch.float32)
     got = spmm(A, x)
     assert got.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Cutting blocks against dense indexing."""
+"""Blocks of a matrix against dense indexing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_block_matches_dense_indexing(blocks: Extractor, seed: int) -> None:
     assert torch.equal(blocks.block(rows, cols).to_dense(), blocks.P.to_dense()[rows][:, cols])
 
 
-def test_a_cut_leaves_no_trace_for_the_next(blocks: Extractor) -> None:
+def test_a_block_does_not_depend_on_the_block_before(blocks: Extractor) -> None:
     first = torch.arange(20)
     second = torch.arange(10, 30)
     blocks.induced(first)

@@ -1,4 +1,4 @@
-"""Batches as PyG's loaders give theirs."""
+"""Batches in the form of PyG's loaders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmc.models import GCN
 
 @pytest.mark.parametrize("sparse_features", [False, True])
 @pytest.mark.parametrize("method", [GAS(clusters_per_batch=1), LMC4Conv(clusters_per_batch=2, redraw=True)])
-def test_a_batch_reads_like_a_loaders(method: GAS | LMC4Conv, sparse_features: bool) -> None:
+def test_a_batch_has_the_form_of_a_pyg_loader(method: GAS | LMC4Conv, sparse_features: bool) -> None:
     g = random_graph(sparse_features=sparse_features)
     x = g.x.to_dense() if isinstance(g.x, CSR) else g.x
     everything = torch.stack([g.adj.indices.long(), g.adj.row_index()])
@@ -39,7 +39,7 @@ def test_a_batch_reads_like_a_loaders(method: GAS | LMC4Conv, sparse_features: b
 
 
 @pytest.mark.parametrize("name", [name for name in CONVOLUTIONAL if name != "shadow"])
-def test_every_methods_batches_have_it(name: str) -> None:
+def test_batches_of_every_method_can_be_converted(name: str) -> None:
     g = random_graph()
     run = CONVOLUTIONAL[name]().bind(g, make(model_for(name), g))
     data = next(run.batches()).to_data()

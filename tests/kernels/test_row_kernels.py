@@ -61,7 +61,7 @@ def test_column_sums_are_those_of_plain_torch(shape: tuple[int, int]) -> None:
 def test_steps_do_not_depend_on_fusing_relu_and_dropout(
     kind: type[GCN | GCNII], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Masks come in the same order from the same generator, so whole steps agree."""
+    """Masks are drawn in the same order from the same generator, so the steps agree."""
     g = random_graph()
 
     def gradients(model: Model) -> list[Tensor]:

@@ -16,7 +16,7 @@ TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
 
 
 def rows(n: int = N, seed: int = 0) -> Tensor:
-    # core and halo from different laws, so that shared statistics would show
+    # core and halo have different distributions, so that shared statistics would be noticed
     x = torch.randn(n, WIDTH, generator=chance(seed), dtype=torch.float64)
     x[CORE:] = 3 * x[CORE:] + 2
     return x
@@ -54,14 +54,14 @@ def test_halo_rows_use_their_own_statistics() -> None:
     torch.testing.assert_close(got[CORE:], ordinary()(rows()[CORE:]), **TOLERANCE)
 
 
-def test_running_statistics_see_the_core_alone() -> None:
+def test_running_statistics_are_those_of_core_rows() -> None:
     bn, plain = norm(), ordinary()
     bn(rows(), Pass(num_core=CORE))
     plain(rows()[:CORE])
     assert_same_statistics(bn, plain)
 
 
-def test_affine_parameters_learn_from_the_core_alone() -> None:
+def test_affine_parameters_take_their_gradient_from_core_rows() -> None:
     bn, plain = norm(), ordinary()
     v = rows(seed=1)
     got = torch.autograd.grad(bn(rows(), Pass(num_core=CORE)), [bn.weight, bn.bias], v)
@@ -70,7 +70,7 @@ def test_affine_parameters_learn_from_the_core_alone() -> None:
         torch.testing.assert_close(g, w, **TOLERANCE)
 
 
-def test_adjoints_pass_through_core_and_halo_apart() -> None:
+def test_core_and_halo_rows_are_differentiated_separately() -> None:
     v, x = rows(seed=1), rows().requires_grad_()
     (got,) = torch.autograd.grad(norm()(x, Pass(num_core=CORE)), x, v)
     plain = torch.cat([ordinary()(x[:CORE]), ordinary()(x[CORE:])])
@@ -84,7 +84,7 @@ def test_no_halo_is_ordinary_batch_norm() -> None:
     assert_same_statistics(bn, plain)
 
 
-def test_pooled_rows_share_statistics_and_teach_from_the_core() -> None:
+def test_pooled_rows_share_statistics_and_parameters_take_their_gradient_from_core_rows() -> None:
     bn, plain = norm(), ordinary()
     v, x, y = rows(seed=1), rows().requires_grad_(), rows().requires_grad_()
     got, want = bn(x, Pass(num_core=CORE, pooled=True)), plain(y)
@@ -123,7 +123,7 @@ def test_a_single_core_row_takes_the_running_statistics() -> None:
     assert torch.equal(norm.running_mean, before)
 
 
-def test_steady_statistics_near_the_running_ones_are_those() -> None:
+def test_batch_renorm_near_the_running_statistics_uses_them() -> None:
     """Where nothing is limited, y = (x - m) / S, for core and halo alike."""
     bn, x = norm(), rows()
     bn.running_var.copy_(x[:CORE].var(0, correction=0) * torch.tensor([1.1, 0.9, 1.2, 1.0]))
@@ -134,7 +134,7 @@ def test_steady_statistics_near_the_running_ones_are_those() -> None:
     torch.testing.assert_close(got, unit * bn.weight + bn.bias, **TOLERANCE)
 
 
-def test_steady_statistics_far_from_the_running_ones_are_corrected_in_part() -> None:
+def test_batch_renorm_far_from_the_running_statistics_is_limited() -> None:
     bn, x = norm(), rows()
     bn.running_mean.fill_(50)
     bn.running_var.fill_(1e4)
@@ -144,7 +144,7 @@ def test_steady_statistics_far_from_the_running_ones_are_corrected_in_part() -> 
     torch.testing.assert_close(got, (own / R_MAX - D_MAX) * bn.weight + bn.bias, **TOLERANCE)
 
 
-def test_running_statistics_of_steady_batches_are_those_of_all_their_rows() -> None:
+def test_running_statistics_of_batch_renorm_are_those_of_all_core_rows() -> None:
     bn, halo = norm(), rows()[CORE:]
     cores = [rows(seed=k)[:CORE] + k for k in range(4)]
     for core in cores:
@@ -154,7 +154,7 @@ def test_running_statistics_of_steady_batches_are_those_of_all_their_rows() -> N
     torch.testing.assert_close(bn.running_var, every.var(0, correction=0), **TOLERANCE)
 
 
-def test_steady_gradients_are_those_of_batch_norm_times_a_constant_map() -> None:
+def test_gradients_of_batch_renorm_are_those_of_batch_norm_and_a_constant_map() -> None:
     bn, x, v = norm(), rows().requires_grad_(), rows(seed=1)
     got = torch.autograd.grad(bn(x, Pass(num_core=CORE, batch_renorm=True)), [x, bn.weight, bn.bias], v)
     mean, var = x[:CORE].detach().mean(0), x[:CORE].detach().var(0, correction=0)
@@ -176,7 +176,7 @@ def test_a_core_of_one_row_takes_the_running_statistics() -> None:
     torch.testing.assert_close(bn.running_mean, norm().running_mean, **TOLERANCE)
 
 
-def test_another_networks_batch_norm_is_as_steady() -> None:
+def test_batch_norm_of_a_wrapped_network_is_renormalised_in_the_same_way() -> None:
     bn, other = norm(), ordinary()
     p = Pass(num_core=CORE, batch_renorm=True)
     for seed in range(3):
@@ -187,7 +187,7 @@ def test_another_networks_batch_norm_is_as_steady() -> None:
     assert_same_statistics(bn, other)
 
 
-def test_a_core_of_one_row_is_no_batch() -> None:
+def test_a_core_of_one_row_does_not_count_as_a_batch() -> None:
     bn = norm()
     bn(rows(), Pass(num_core=1, batch_renorm=True))
     bn(rows(), Pass(num_core=CORE, batch_renorm=True))

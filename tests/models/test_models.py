@@ -214,7 +214,7 @@ def test_bad_arguments_are_refused(kind: type[Model], changed: dict[str, Any], m
 
 
 @pytest.mark.parametrize("changed", [{"alpha": 1.5}, {"alpha": -0.1}, {"theta": -1.0}], ids=str)
-def test_gcnii_refuses_shares_that_are_none(changed: dict[str, float]) -> None:
+def test_gcnii_refuses_alpha_and_theta_out_of_range(changed: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changed))):
         GCNII(6, 5, 4, **changed)
 
@@ -248,8 +248,8 @@ class TestInitialParameters:
         assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_only_a_model_that_says_so_has_a_constant_input() -> None:
-    """A first layer that reads its own rows too must not be given P X in their place."""
+def test_only_a_model_that_declares_it_has_a_constant_input() -> None:
+    """A first layer that also reads the features themselves must not be given P X instead of them."""
     assert GCN(5, 4, 3).constant_input
     assert not GCN(5, 4, 3, linear_in=True).constant_input
     assert not GCN(5, 4, 3, dropout=0.5, input_dropout=True).constant_input
@@ -262,7 +262,7 @@ def test_only_a_model_that_says_so_has_a_constant_input() -> None:
     assert not Bare().constant_input
 
 
-def test_settings_tell_models_apart_that_have_the_same_parameters() -> None:
+def test_settings_distinguish_models_with_the_same_parameters() -> None:
     plain, residual = GCNII(5, 4, 3).settings, GCNII(5, 4, 3, residual=True).settings
     assert plain != residual
     assert plain == GCNII(5, 4, 3, seed=9).settings

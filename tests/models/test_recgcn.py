@@ -19,7 +19,7 @@ from lmc.solvers import Anderson, Picard
 
 
 def model_for(g: Graph, seed: int = 0, **settings: object) -> RecGCN:
-    """In float64, solved to rounding error, with biases away from zero and a W that matters."""
+    """A RecGCN in float64, solved to rounding error, with non-zero biases and weights that are not small."""
     model = RecGCN(g.num_features, 7, g.num_classes, **{"tol": 1e-13, **settings}).double()  # type: ignore[arg-type]
     noise = chance(seed)
     with torch.no_grad():
@@ -39,7 +39,7 @@ def unrolled(g: Graph, model: RecGCN, steps: int = 200) -> Tensor:
     return full_loss(g, model, model.decode(z.relu(), p))
 
 
-def test_a_fixed_point_is_fixed() -> None:
+def test_one_more_step_does_not_change_the_fixed_point() -> None:
     g = random_graph()
     model = model_for(g)
     run = FullBatch().bind(g, model)
@@ -160,7 +160,7 @@ def test_the_perron_root_is_measured(P: CSR) -> None:
     assert got == pytest.approx(want, rel=1e-5)
 
 
-def test_the_bound_follows_the_graph() -> None:
+def test_the_bound_on_the_weights_depends_on_the_graph() -> None:
     P = weighted(random_sparse(15, 15).to_dense())
     model = RecGCN(3, 8, 2, kappa=0.9)
     with torch.no_grad():
@@ -184,7 +184,7 @@ def test_training_stays_well_posed(p: str) -> None:
     assert float(model.lambda_pf) * max(norms) < 1
 
 
-def test_without_the_projection_divergence_names_it() -> None:
+def test_divergence_without_the_projection_is_reported_with_its_remedy() -> None:
     g = random_graph()
     model = model_for(g)
     run = FullBatch().bind(g, model)
@@ -222,7 +222,7 @@ def test_a_graph_without_features_learns_embeddings(method: Method) -> None:
     assert last.loss < 0.3 * first.loss
 
 
-def test_settings_say_which_solver() -> None:
+def test_settings_name_the_solver() -> None:
     settings = RecGCN(3, 4, 2, solver="anderson", tol=1e-3, kappa=0.8).settings
     assert (settings["solver"], settings["solver.tol"], settings["kappa"]) == ("anderson", 1e-3, 0.8)
 
@@ -231,7 +231,7 @@ def test_settings_say_which_solver() -> None:
     ("wrong", "message"),
     [({"kappa": 1.0}, "kappa"), ({"p": "2"}, 'p "1" or "inf"'), ({"solver": "x"}, "solver"), ({"tol": 0.0}, "tol")],
 )
-def test_settings_without_meaning_are_refused(wrong: dict[str, object], message: str) -> None:
+def test_bad_settings_are_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RecGCN(3, 4, 2, **wrong)  # type: ignore[arg-type]
 

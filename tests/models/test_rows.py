@@ -73,7 +73,7 @@ class TestRowWiseMap:
 
 @pytest.mark.parametrize("name", MAPS)
 def test_more_core_rows_than_rows_is_all_of_them(name: str) -> None:
-    # GAS gives the last layer's maps core rows alone
+    # with GAS, the maps of the last layer get core rows only
     module = MAPS[name][0]().double()
     params = list(module.parameters())
     v = rows(N, module(rows(), Pass()).shape[1], seed=1)
@@ -94,7 +94,7 @@ def _operators() -> dict[str, Aggregation]:
     symmetric = CSR(S.indptr, S.indices, S.values, N, symmetric=True)
     core_block = sparse(symmetric.to_dense()[:CORE, :CORE])
     return {
-        # what full batch, GAS, LMC (alpha > 0, alpha = 0) and an ordinary rectangular operator look like
+        # the operators of full batch, GAS, LMC (alpha > 0, alpha = 0), and a general rectangular one
         "whole": Aggregation.exact(symmetric),
         "core from all, adjoints inside the core": Aggregation(symmetric.leading(CORE), core_block.t()),
         "all from all, adjoints of the core rows": Aggregation(symmetric, symmetric.leading(CORE)),
@@ -132,7 +132,7 @@ class TestAggregate:
         wanted = [lin.weight, lin.bias, *([] if is_sparse else [t])]
         dW, db, *dt = torch.autograd.grad(out, wanted, v)
 
-        # the weights see the core rows of P t as a constant of the batch; the rest of the adjoint goes P.backward's way
+        # the weights' gradient reads the core rows of P t; the adjoint of t is computed with P.backward
         c = out.shape[0] if num_core is None else num_core
         aggregate = (P.forward.to_dense() @ t).detach()
         torch.testing.assert_close(dW, v[:c].t() @ aggregate[:c], **TOLERANCE)
@@ -172,6 +172,6 @@ def test_linear_starts_as_glorot_with_zero_bias() -> None:
     bound = (6 / 500) ** 0.5
     lin.reset_parameters(chance(0))
     assert float(lin.weight.detach().abs().max()) <= bound
-    # a uniform law on [-bound, bound] has standard deviation bound / sqrt(3)
+    # a uniform distribution on [-bound, bound] has standard deviation bound / sqrt(3)
     assert float(lin.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.02)
     assert not lin.bias.any()

@@ -1,4 +1,4 @@
-"""SIGN against its formula, dense, and row by row."""
+"""SIGN against its dense formula, with a graph and row by row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmc.models import SIGN, Pass
 
 @pytest.mark.parametrize("sparse_features", [False, True])
 @pytest.mark.parametrize("mlp_layers", [1, 3])
-def test_it_is_its_formula(mlp_layers: int, sparse_features: bool) -> None:
+def test_sign_is_its_dense_formula(mlp_layers: int, sparse_features: bool) -> None:
     g = random_graph(sparse_features=sparse_features)
     model = scrambled(SIGN(6, 5, 4, num_layers=3, mlp_layers=mlp_layers))
     P = gcn_norm(g.adj, torch.float64)
@@ -28,8 +28,8 @@ def test_it_is_its_formula(mlp_layers: int, sparse_features: bool) -> None:
     torch.testing.assert_close(model.of_hops([g.x, *hops[1:]], Pass()), want, rtol=1e-11, atol=1e-12)
 
 
-def test_every_hop_is_drawn_by_itself() -> None:
-    # Glorot for a matrix of 30 x 8, whatever the number of hops
+def test_the_weights_of_every_hop_are_drawn_separately() -> None:
+    # Glorot's bound for a matrix of 30 x 8, for any number of hops
     few, many = (SIGN(30, 8, 4, num_layers=k).lin_in.weight.detach() for k in (1, 9))
     bound = (6 / 38) ** 0.5
     for weight in (few, many):

@@ -1,4 +1,4 @@
-"""Fixed points against direct solves, and what a solver says when it fails."""
+"""Fixed points against direct solves, and the errors of solvers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_fixed_point_is_that_of_a_direct_solve(chosen: Solver) -> None:
     torch.testing.assert_close(found.value, want, rtol=1e-10, atol=1e-10)
 
 
-def test_the_start_is_left_alone_and_a_good_one_is_quick() -> None:
+def test_the_start_is_not_changed_and_a_good_start_needs_few_steps() -> None:
     f, start, want = contraction(0.8)
     cold = solve(f, start, Picard(tol=1e-10))
     assert not bool(start.any())
@@ -73,7 +73,7 @@ def test_scaling_holds_for_maps_with_a_relu() -> None:
 
     want = solve(f, torch.zeros_like(c), Picard(tol=1e-14)).value
     assert bool((want < 0).any())
-    # half of the solution, of the equation with half of c: what a history is after the driving term has doubled
+    # half of the solution solves the equation with half of c: a history is like this after c has doubled
     plain, scaled = (solve(f, want / 2, Picard(tol=1e-10), origin=origin) for origin in (None, c))
     assert scaled.steps <= 2 < plain.steps
     torch.testing.assert_close(scaled.value, want, rtol=1e-9, atol=1e-9)
@@ -92,13 +92,13 @@ def test_a_start_is_never_worse_than_zero_after_the_first_step() -> None:
     for seed in range(20):
         start = 10 * torch.randn(zero.shape, generator=chance(seed), dtype=torch.float64)
         solve(spied, start, Picard(tol=1e-12, max_steps=2), origin=c)
-    # the residual of a J(x) + c is J of that of a x, and that is no larger than |c|, which zero leaves
+    # the residual of a J(x) + c is J of the residual of a x, which is at most |c|, the residual at zero
     assert max(seen[1::2]) <= 0.9 * float(c.norm()) * (1 + 1e-12)
     assert min(seen[0::2]) > float(c.norm())
 
 
 @pytest.mark.parametrize("origin", [False, True])
-def test_zero_and_vanishing_starts_are_no_trouble(origin: bool) -> None:
+def test_zero_and_tiny_starts_converge(origin: bool) -> None:
     f, zero, want = contraction(0.8)
     c = torch.empty_like(zero)
     f(zero, c)
@@ -117,7 +117,7 @@ def test_anderson_needs_fewer_steps_where_the_map_contracts_slowly() -> None:
 
 
 @pytest.mark.parametrize("chosen", [Picard(tol=1e-12, max_steps=7), Anderson(tol=1e-12, max_steps=7)], ids=repr)
-def test_a_budget_used_up_is_said(chosen: Solver) -> None:
+def test_reaching_the_maximum_number_of_steps_is_reported(chosen: Solver) -> None:
     f, start, want = contraction(0.99)
     found = solve(f, start, chosen)
     assert not found.converged
@@ -127,7 +127,7 @@ def test_a_budget_used_up_is_said(chosen: Solver) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3, 10])
-def test_the_residual_may_be_read_seldom(every: int) -> None:
+def test_the_residual_can_be_read_every_few_steps(every: int) -> None:
     f, start, want = contraction(0.8)
     often, seldom = (solve(f, start, Picard(tol=1e-10, check_every=k)) for k in (1, every))
     assert often.steps <= seldom.steps < often.steps + every
@@ -143,7 +143,7 @@ def test_divergence_stops_and_names_the_remedy(growth: float) -> None:
         solve(f, torch.ones(3, 2), Picard(), remedy="project the weights")
 
 
-def test_not_a_number_stops() -> None:
+def test_nan_raises_an_error() -> None:
     def f(x: Tensor, out: Tensor) -> None:
         out.fill_(torch.nan)
 
@@ -207,7 +207,7 @@ def test_a_zero_fixed_point_is_found() -> None:
         (Anderson, {"memory": 1}),
     ],
 )
-def test_settings_without_meaning_are_refused(kind: type[Picard] | type[Anderson], wrong: dict[str, float]) -> None:
+def test_bad_settings_are_refused(kind: type[Picard] | type[Anderson], wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"expected \w+ (of|in)"):
         kind(**wrong)  # type: ignore[arg-type]
 

@@ -42,18 +42,9 @@ class APPNP(Model):
     lin_out = None
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 10,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        alpha: float = 0.1,
-        input_dropout: float | bool = False,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 10, dropout: float = 0.0,
+        norm: str | None = None, *, alpha: float = 0.1, input_dropout: float | bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         check_share("alpha", alpha)

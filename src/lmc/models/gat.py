@@ -155,19 +155,10 @@ class GAT(Model):
     lin_in = act_in = lin_out = None
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        heads: int = 1,
-        negative_slope: float = 0.2,
-        input_dropout: float | bool = False,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
+        norm: str | None = None, *, heads: int = 1, negative_slope: float = 0.2,
+        input_dropout: float | bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, heads=heads)
         if hidden % heads:

@@ -47,20 +47,10 @@ class GCN(Model):
     """
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        input_dropout: float | bool = False,
-        residual: bool = False,
-        linear_in: bool = False,
-        linear_out: bool = False,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
+        norm: str | None = None, *, input_dropout: float | bool = False, residual: bool = False,
+        linear_in: bool = False, linear_out: bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         self.lin_in = Linear(in_width, hidden) if linear_in else None

@@ -66,21 +66,10 @@ class GCNII(Model):
     reads_input = True
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 4,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        alpha: float = 0.1,
-        theta: float = 0.5,
-        input_dropout: float | bool = False,
-        residual: bool = False,
-        shared_weights: bool = True,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 4, dropout: float = 0.0,
+        norm: str | None = None, *, alpha: float = 0.1, theta: float = 0.5, input_dropout: float | bool = False,
+        residual: bool = False, shared_weights: bool = True, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         check_share("alpha", alpha)

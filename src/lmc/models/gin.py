@@ -55,18 +55,9 @@ class GIN(Model):
     normalisation = "sum"
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        eps: float = 0.0,
-        input_dropout: float | bool = False,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
+        norm: str | None = None, *, eps: float = 0.0, input_dropout: float | bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         self.lin_in = Linear(in_width, hidden)

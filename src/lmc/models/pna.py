@@ -84,19 +84,10 @@ class PNA(Model):
     lin_in = act_in = lin_out = None
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        width: int | None = None,
-        delta: float = 1.0,
-        input_dropout: float | bool = False,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
+        norm: str | None = None, *, width: int | None = None, delta: float = 1.0,
+        input_dropout: float | bool = False, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         width = max(1, hidden // 4) if width is None else width
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, width=width)

@@ -61,19 +61,10 @@ class RecGCN(Recurrent):
     lambda_pf: Tensor
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        dropout: float = 0.0,
-        *,
-        input_dropout: float | bool = False,
-        p: Literal["1", "inf"] = "inf",
-        kappa: float = 0.95,
-        solver: str | Solver = "picard",
-        tol: float | None = None,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, dropout: float = 0.0, *,
+        input_dropout: float | bool = False, p: Literal["1", "inf"] = "inf", kappa: float = 0.95,
+        solver: str | Solver = "picard", tol: float | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden)
         if p not in ("1", "inf"):

@@ -48,18 +48,9 @@ class SIGN(Model):
     lin_out: Linear
 
     def __init__(
-        self,
-        in_width: int,
-        hidden: int,
-        out_width: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        norm: str | None = None,
-        *,
-        input_dropout: float | bool = False,
-        mlp_layers: int = 1,
-        seed: int = 0,
-    ) -> None:
+        self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
+        norm: str | None = None, *, input_dropout: float | bool = False, mlp_layers: int = 1, seed: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         sizes = {"hidden": hidden, "num_layers": num_layers, "mlp_layers": mlp_layers}
         configure(self, in_width, out_width, dropout, input_dropout, **sizes)
