@@ -41,7 +41,7 @@ def test_messages_kept_are_those_of_the_papers_table(graph: lmc.Graph) -> None:
         assert run.epoch == 0
 
 
-def test_refreshed_histories_are_not_stale_and_a_step_makes_them_so(graph: lmc.Graph) -> None:
+def test_refreshed_histories_are_exact_and_other_parameters_make_them_stale(graph: lmc.Graph) -> None:
     run = LMC4Conv(10, 2, first_layer="pruned").bind(graph, model_for(graph).double())
     run.refresh()
     fresh = staleness(run)
@@ -73,7 +73,7 @@ def test_memory_of_a_step_does_not_grow_with_the_graph(method: type[GAS]) -> Non
         rows = sum(b.num_core + b.num_halo for b in batches) / len(batches)
         return sum(memory(run, b).step for b in batches) / len(batches) / rows
 
-    # parts of the same size: a step's memory per row it touches stays what it was on a graph four times as large
+    # parts have the same size, so the memory of a step per row does not grow on a graph four times as large
     assert peak(4.0) < 1.25 * peak(1.0)
 
 

@@ -90,7 +90,7 @@ def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, d
     placement = Placement(device, cell.tier, cell.tier)
     planned: dict[str, Any] = {"predicted_step": None, "predicted_lives": None, "predicted_away": None}
     if isinstance(method, FullBatch | ClusterMethod) and not isinstance(method, BackwardSGD):
-        found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, device, placement)
+        found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, placement)
         here = ("device", "host") if found.on_host else ("device",)
         away = {tier: found.tier(tier) for tier in TIERS if tier not in here and found.tier(tier)}
         planned = {

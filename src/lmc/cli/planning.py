@@ -58,26 +58,24 @@ def planned(
         return method, None, None
     division = divide(graph, method, seed)
     if largest:
-        method = _largest(division, model, method, device, placement, limit or free_memory(device))
-    found = plan(division, model, method, device, placement)
+        method = _largest(division, model, method, placement, limit or free_memory(device))
+    found = plan(division, model, method, placement)
     if dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:
-        raise _refusal(division, model, method, device, placement, limit, found)
+        raise _refusal(division, model, method, placement, limit, found)
     return method, division.parts, found
 
 
-def _largest(
-    division: Division, model: Model, method: Method, device: torch.device, placement: Placement, limit: int
-) -> Method:
+def _largest(division: Division, model: Model, method: Method, placement: Placement, limit: int) -> Method:
     if not isinstance(method, ClusterMethod):
         raise ConfigError(f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc")
-    c = largest_clusters(division, model, method, limit, device, placement)
+    c = largest_clusters(division, model, method, limit, placement)
     if c is None:
         smallest = dataclasses.replace(method, clusters_per_batch=1)
-        found = plan(division, model, smallest, device, placement)
-        raise _refusal(division, model, smallest, device, placement, limit, found)
+        found = plan(division, model, smallest, placement)
+        raise _refusal(division, model, smallest, placement, limit, found)
     return dataclasses.replace(method, clusters_per_batch=c)
 
 
@@ -133,14 +131,13 @@ def _refusal(
     division: Division,
     model: Model,
     method: Method,
-    device: torch.device,
     placement: Placement,
     limit: int,
     found: Plan,
 ) -> ConfigError:
     advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
     if isinstance(method, ClusterMethod):
-        better = remedy(division, model, method, limit, device, placement)
+        better = remedy(division, model, method, limit, placement)
         advice = (
             "no option of this method makes it fit: use more parts, a narrower model or more memory"
             if better is None

@@ -1,4 +1,4 @@
-"""Comparing with the truth: gradient error, staleness, messages kept, memory and its prediction."""
+"""Comparison with exact values: gradient error, staleness, messages kept; memory and its prediction."""
 
 from lmc.diagnostics.cost import Memory, Messages, memory, messages_kept, peak_bytes
 from lmc.diagnostics.equilibrium import EstimatedErrors, EstimateProbe, estimated_errors

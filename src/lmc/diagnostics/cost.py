@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from lmc.graph import CSR, Aggregation, Batch
-from lmc.methods import Problem, Run
+from lmc.methods import Run
 
 
 @dataclass(frozen=True)
@@ -22,28 +22,24 @@ class Messages:
 
 def messages_kept(run: Run) -> Messages:
     """sum over the batches of ||A_batch||_0 / ||A||_0, for the forward and for the backward pass."""
+    epoch, nnz = run.epoch, run.problem.P.nnz
     forward = backward = 0
-    for batch in run.batches(run.epoch):
+    for batch in run.batches(epoch):
+        run.epoch = epoch
         operator = batch.operators[-1]
-        if not isinstance(operator, Aggregation):  # P X alone, computed on the whole graph: nothing is missing
-            run.epoch -= 1
+        if not isinstance(operator, Aggregation):  # P X, computed once on the whole graph: no message is missing
             return Messages(1.0, 1.0)
-        forward += _rows(operator.forward, batch)
-        backward += _rows(operator.backward, batch)
-    run.epoch -= 1
-    return Messages(forward / run.problem.P.nnz, backward / run.problem.P.nnz)
-
-
-def _rows(matrix: CSR, batch: Batch) -> int:
-    return int(matrix.indptr[batch.num_core])
+        forward += int(operator.forward.indptr[batch.num_core])
+        backward += int(operator.backward.indptr[batch.num_core])
+    return Messages(forward / nnz, backward / nnz)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by purpose. ``step`` is the measured peak of one step beyond what lives between steps.
+    """Bytes by purpose. ``step`` is the measured peak of one step beyond what is kept between steps.
 
-    ``tiers`` holds the histories, and features that are not on the device, by tier; ``graph`` the structure, targets,
-    and features on the device; ``parameters`` the model's.
+    ``tiers`` counts the histories, and features that are not on the device, by tier; ``graph`` the structure, targets,
+    and features on the device; ``parameters`` those of the model.
     """
 
     step: int
@@ -53,30 +49,22 @@ class Memory:
 
 
 def memory(run: Run, batch: Batch) -> Memory:
-    """Memory of a run, and the peak of one step on ``batch``; histories and gradients stay as they are."""
+    """Memory of a run, and the peak of one step on ``batch``; histories and gradients are not changed."""
     problem = run.problem
+    tiers: dict[str, int] = {}
+    for table in (*run.all_tables(), *([] if problem.stored is None else [problem.stored])):
+        tiers[table.tier] = tiers.get(table.tier, 0) + table.data().nbytes
+    features = [problem.X] if isinstance(problem.X, torch.Tensor | CSR) else []
     return Memory(
         step=peak_bytes(lambda: run.gradient(batch), problem.device),
-        tiers=_tiers(run),
-        graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.graph.y, *_features(problem))),
-        parameters=sum(_bytes(p) for p in problem.model.parameters()),
+        tiers=tiers,
+        graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.graph.y, *features)),
+        parameters=sum(p.nbytes for p in problem.model.parameters()),
     )
 
 
-def _tiers(run: Run) -> dict[str, int]:
-    found: dict[str, int] = {}
-    stored = run.problem.stored
-    for table in [*run.all_tables(), *([] if stored is None else [stored])]:
-        found[table.tier] = found.get(table.tier, 0) + _bytes(table.data())
-    return found
-
-
-def _features(problem: Problem) -> list[torch.Tensor | CSR]:
-    return [problem.X] if isinstance(problem.X, torch.Tensor | CSR) else []
-
-
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
-    """The largest sum of live allocations while ``step()`` runs, beyond what was there before it."""
+    """The largest sum of live allocations while ``step()`` runs, beyond what was allocated before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -96,6 +84,5 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
 
 def _bytes(value: torch.Tensor | CSR) -> int:
     if isinstance(value, CSR):
-        parts = [value.indptr, value.indices, *([] if value.values is None else [value.values])]
-        return sum(_bytes(part) for part in parts)
-    return value.numel() * value.element_size()
+        return sum(part.nbytes for part in (value.indptr, value.indices, value.values) if part is not None)
+    return value.nbytes

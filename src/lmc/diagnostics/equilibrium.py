@@ -1,11 +1,10 @@
-"""How far the states and adjoints of a recurrent model's mini-batch are from the exact ones (the paper's figure)."""
+"""Errors of the states and adjoints of a recurrent model's mini-batch (the paper's figure)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from lmc.diagnostics.staleness import relative_error
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.graph import Batch
 from lmc.methods import Run
@@ -25,7 +24,7 @@ class EstimatedErrors:
 
 
 class EstimateProbe:
-    """Measures batches of one run at its current parameters; the exact values are solved for once, here."""
+    """Measures batches of one run; the exact values at the current parameters are solved for once, on creation."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -44,14 +43,9 @@ class EstimateProbe:
         with modes_kept(self.run.problem.model):
             found = self.run.method.local(self.run, batch, dropout=False)
         Z, V = self._Z.pull(batch.rows), self._V.pull(batch.rows)
-        return EstimatedErrors(_relative(found.z[:c].relu(), Z.relu()), _relative(found.u[:c], V))
+        return EstimatedErrors(relative_error(found.z[:c].relu(), Z.relu()), relative_error(found.u[:c], V))
 
 
 def estimated_errors(run: Run, batch: Batch) -> EstimatedErrors:
     """The errors of one batch of a recurrent model."""
     return EstimateProbe(run)(batch)
-
-
-def _relative(estimate: Tensor, exact: Tensor) -> float:
-    size, difference = float(exact.norm()), float((estimate - exact).norm())
-    return difference / size if size > 0 else difference

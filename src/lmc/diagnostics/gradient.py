@@ -1,4 +1,4 @@
-"""How far a mini-batch gradient is from the truth."""
+"""The error of a mini-batch gradient."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from lmc.methods import BackwardSGD, FullBatch, Run
 class GradientError:
     """Relative errors |g - g_exact| / |g_exact| by parameter name.
 
-    ``backward_sgd``: against the exact gradient of this batch: the method's own error. It is (10) and (11), or, for
-    methods whose rows all teach the parameters, the gradient of the batch's loss with exact messages.
-    ``full_batch``: against the exact gradient of the whole graph: that, plus what every mini-batch misses.
+    ``backward_sgd``: against the exact gradient of this batch, which is the method's own error. The exact gradient is
+    (10) and (11), or, for methods whose parameters take gradients from all rows, the gradient of the batch's loss with
+    exact messages.
+    ``full_batch``: against the exact gradient of the whole graph, which adds the error of every mini-batch.
     """
 
     backward_sgd: dict[str, float]
@@ -31,14 +32,14 @@ class GradientError:
 
 
 class GradientProbe:
-    """Measures batches of one run again and again, with the yardsticks set up once."""
+    """Measures batches of one run; the runs that compute exact gradients are bound once, on creation."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         problem = run.problem
         whole = torch.zeros(problem.graph.num_nodes, dtype=torch.int64)
-        # bound in run order with one part, so that row numbers are the run's own
-        self._oracle = BackwardSGD().bind(problem.graph, problem.model, parts=whole, device=problem.device)
+        # bound to the graph in run order, with one part, so that its row numbers are those of the run
+        self._backward_sgd = BackwardSGD().bind(problem.graph, problem.model, parts=whole, device=problem.device)
         self._full = FullBatch().bind(problem.graph, problem.model, device=problem.device)
 
     def __call__(self, batch: Batch) -> GradientError:
@@ -49,11 +50,11 @@ class GradientProbe:
         if self.run.method.grad_from_all_rows:
             exact = self._full.gradient(self._losses_of(batch, whole))
         else:
-            exact = self._oracle.gradient(self._oracle.make_batch(batch.rows, batch.weight))
+            exact = self._backward_sgd.gradient(self._backward_sgd.make_batch(batch.rows, batch.weight))
         return GradientError(_relative(estimate, exact), _relative(estimate, full))
 
     def _losses_of(self, batch: Batch, whole: Batch) -> Batch:
-        """The whole graph with the losses of a batch's core alone: what a method estimates whose rows all teach."""
+        """The whole graph with the losses of the batch's core rows alone."""
         importance = torch.zeros(whole.num_core, dtype=self.run.problem.accumulate_dtype, device=whole.core.device)
         importance[batch.core] = 1.0 if batch.importance is None else batch.importance
         return dataclasses.replace(whole, importance=importance, weight=batch.weight)

@@ -1,15 +1,16 @@
-"""What a run will hold on every tier, and what a step takes, before anything of it is made."""
+"""What a run will keep on every tier, and what a step needs, before the run exists."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
+from lmc.diagnostics.probe import BatchSize, Probe, batch_sizes, probe
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Problem
@@ -17,13 +18,14 @@ from lmc.models import Model
 from lmc.sampling import Clusters
 from lmc.stores import Placement
 
-ROOM = 0.9
-"""Of a memory limit, what a plan may fill: allocators waste some."""
+USABLE = 0.9
+"""Share of a memory limit that a plan may fill; allocators waste some of the rest."""
+DEFAULT = Placement()
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something that stays in memory between steps."""
+    """Something that is kept in memory between steps."""
 
     name: str
     tier: str
@@ -32,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run holds between steps (``items``), and the peak of a step beyond it, on its largest batch.
+    """What a run keeps between steps (``items``), and the peak of a step beyond it, on its largest batch.
 
     On a CPU the device is the host: ``device`` counts both.
     """
@@ -46,11 +48,11 @@ class Plan:
     @property
     def device(self) -> int:
         """Bytes of the training device's memory at the peak of a step."""
-        here = {"device", "host"} if self.on_host else {"device"}
-        return self.step + sum(item.size for item in self.items if item.tier in here)
+        tiers = ("device", "host") if self.on_host else ("device",)
+        return self.step + sum(self.tier(name) for name in tiers)
 
     def tier(self, name: str) -> int:
-        """Bytes that stay on a tier."""
+        """Bytes that are kept on a tier."""
         return sum(item.size for item in self.items if item.tier == name)
 
 
@@ -67,7 +69,7 @@ class Division:
 
 
 def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
-    """The graph in the parts that ``method`` would train on; a full batch has one."""
+    """The graph with the parts that ``method`` would train on; a full batch has one part."""
     if isinstance(method, FullBatch):
         return Division(graph, torch.zeros(graph.num_nodes, dtype=torch.int64), seed)
     if not isinstance(method, ClusterMethod) or isinstance(method, BackwardSGD):
@@ -78,46 +80,31 @@ def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
     return Division(graph, method.parts_of(graph, seed), seed)
 
 
-def plan(
-    division: Division,
-    model: Model,
-    method: Method,
-    device: torch.device | str = "cpu",
-    placement: Placement = Placement(),  # noqa: B008,
-) -> Plan:
-    """The plan of ``method.bind(graph, model, ...)`` with this placement."""
-    device, graph = torch.device(device), division.graph
-    clusters = division.clusters(method)
+def plan(division: Division, model: Model, method: Method, placement: Placement = DEFAULT) -> Plan:
+    """The plan of ``method.bind(graph, model, parts, placement)``."""
+    graph, clusters = division.graph, division.clusters(method)
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
-    found = probe(graph, model, method, largest, device, placement)
-    problem, n = found.run.problem, graph.num_nodes
-    items = [
-        Item(f"history {name}[{l}]", table.tier, n * table.data()[0].nbytes)
+    mean_rows = sum(s.rows for s in sizes) / len(sizes)
+    found = probe(graph, model, method, largest, placement)
+    problem = found.run.problem
+    items = (
+        *_histories(graph, found),
+        *_features(graph, problem),
+        *_structure(graph, problem),
+        *_transfers(graph, found),
+        *_batches(graph, found, clusters.num_batches * mean_rows / largest.rows),
+        _parameters(model),
+    )
+    return Plan(items, found.step, largest, clusters.num_batches, problem.device.type == "cpu")
+
+
+def _histories(graph: Graph, found: Probe) -> list[Item]:
+    return [
+        Item(f"history {name}[{l}]", table.tier, graph.num_nodes * table.data()[0].nbytes)
         for name, layers in found.run.tables.items()
         for l, table in layers.items()
     ]
-    items += _features(graph, problem)
-    items += _structure(graph, problem)
-    fixed = found.run.keeps_batches
-    if found.travelling:
-        # a recorded step has places of its own beside the two that rows come and go by in turns
-        rows = found.travelling + (found.standing if fixed and found.run.records else 0)
-        places = found.run.staging.held[1] * n // problem.graph.num_nodes
-        items.append(Item("rows on their way", "device", rows + places))
-    if not fixed and (device.type == "cuda" or found.travelling):
-        items.append(Item("the next batch", "device", found.batch))
-    if fixed:
-        mean = sum(s.rows for s in sizes) / len(sizes)
-        size = round(found.batch * clusters.num_batches * mean / largest.rows)
-        # a full batch reads P itself
-        size -= _matrix(graph, problem) if isinstance(method, FullBatch) else 0
-        items.append(Item("batches", "device", size))
-    each = [p.numel() * p.element_size() for p in model.parameters()]
-    buffers = sum(b.numel() * b.element_size() for b in model.buffers())
-    # the parameters and Adam's two moments; gradients are made by every step, and counted with it
-    items.append(Item("parameters and optimiser", "device", 3 * sum(each) + buffers))
-    return Plan(tuple(items), found.step, largest, clusters.num_batches, device.type == "cpu")
 
 
 def _features(graph: Graph, problem: Problem) -> list[Item]:
@@ -127,39 +114,63 @@ def _features(graph: Graph, problem: Problem) -> list[Item]:
         return [Item("features", problem.features, size)]
     X = problem.X if problem.stored is None else problem.stored.data()
     assert isinstance(X, Tensor)
-    items = [Item("features" if not problem.aggregated else "P X", problem.features, n * X[0].nbytes)]
+    items = [Item("P X" if problem.aggregated else "features", problem.features, n * X[0].nbytes)]
     moved = problem.features == "device" and problem.device.type != "cpu"
     if problem.aggregated or moved or x.dtype != problem.dtype:
         tier = "disk" if problem.features == "disk" else "host"
-        items.append(Item("features as given", tier, x.numel() * x.element_size()))
+        items.append(Item("features as given", tier, x.nbytes))
     return items
 
 
 def _structure(graph: Graph, problem: Problem) -> list[Item]:
     n, nnz = graph.num_nodes, graph.adj.nnz
-    targets = graph.y.numel() * graph.y.element_size() + 3 * n
-    # P and its pattern; numbers a node: where its entries begin, its place in the user's graph and in a block being cut
-    edges = _copies(problem) * (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (nnz + n + 1)
-    nodes = _copies(problem) * 4 * (n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    # P and the pattern of A
+    edges = _matrices(problem) * (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (nnz + n + 1)
+    # targets and splits; per node the start of its entries, its number in the user's graph and in a block
+    targets = graph.y.nbytes + 3 * n
+    nodes = _matrices(problem) * 4 * (n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
     if not problem.P.on_host:
         return [Item("structure", "device", edges + nodes)]
-    return [Item("structure", "host", edges), Item("targets, and places of nodes", "device", nodes)]
+    return [Item("structure", "host", edges), Item("targets and node numbers", "device", nodes)]
 
 
-def _copies(problem: Problem) -> int:
-    """The matrices, and their transposes where those are others."""
+def _matrices(problem: Problem) -> int:
+    """The number of matrices, including transposes where these differ."""
     return len(problem.matrices) * (1 if problem.P.symmetric else 2)
 
 
-def _matrix(graph: Graph, problem: Problem) -> int:
-    """P, and its transpose where that is another."""
-    n, nnz = graph.num_nodes, graph.adj.nnz
-    return _copies(problem) * ((nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1))
+def _transfers(graph: Graph, found: Probe) -> list[Item]:
+    """Buffers of rows in transfer, and the index of every node that locates its row."""
+    run = found.run
+    if not found.transfers:
+        return []
+    recorded = found.recorded_transfers if run.keeps_batches and run.records else 0
+    index = run.staging.held[1] * graph.num_nodes // run.graph.num_nodes
+    return [Item("rows in transfer", "device", found.transfers + recorded + index)]
+
+
+def _batches(graph: Graph, found: Probe, times_largest: float) -> list[Item]:
+    """Kept batches, together so many times as large as the largest; or the one that is prepared during a step."""
+    run, problem = found.run, found.run.problem
+    if not run.keeps_batches:
+        prepared = problem.device.type == "cuda" or found.transfers > 0
+        return [Item("the next batch", "device", found.batch)] if prepared else []
+    size = round(found.batch * times_largest)
+    if isinstance(run.method, FullBatch):  # its batch holds P itself, which the structure counts
+        n, nnz = graph.num_nodes, graph.adj.nnz
+        size -= _matrices(problem) * ((nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1))
+    return [Item("batches", "device", size)]
+
+
+def _parameters(model: Model) -> Item:
+    """The parameters and Adam's two moments; gradients are allocated by every step, and counted with it."""
+    parameters, buffers = (sum(t.nbytes for t in tensors) for tensors in (model.parameters(), model.buffers()))
+    return Item("parameters and optimiser", "device", 3 * parameters + buffers)
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Settings that fit, the options that name them, and their plan."""
+    """Settings that fit, the options of the command line that choose them, and their plan."""
 
     method: ClusterMethod
     placement: Placement
@@ -168,70 +179,62 @@ class Remedy:
 
 
 def remedy(
-    division: Division,
-    model: Model,
-    method: ClusterMethod,
-    limit: int,
-    device: torch.device | str = "cpu",
-    placement: Placement = Placement(),  # noqa: B008,
+    division: Division, model: Model, method: ClusterMethod, limit: int, placement: Placement = DEFAULT
 ) -> Remedy | None:
-    """The gentlest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
-    for changed, where, options in changes(division, model, method, torch.device(device), placement):
-        found = plan(division, model, changed, device, where)
-        if found.device <= ROOM * limit:
+    """The cheapest change of settings with which a run fits into ``limit`` bytes of the device; None if none does."""
+    for changed, where, options in changes(division, model, method, placement):
+        found = plan(division, model, changed, where)
+        if found.device <= USABLE * limit:
             return Remedy(changed, where, options, found)
     return None
 
 
 def changes(
-    division: Division, model: Model, method: ClusterMethod, device: torch.device, placement: Placement
+    division: Division, model: Model, method: ClusterMethod, placement: Placement
 ) -> Iterator[tuple[ClusterMethod, Placement, tuple[str, ...]]]:
-    """Single changes from the cheapest on, then one after the other all of them, then smaller and smaller batches: with
-    each the options that name it."""
-    tiers = ["disk"] if device.type == "cpu" else ["host", "disk"]
-    keeps = isinstance(method, HistoryMethod)
+    """Changes of settings, with the options that choose them: single ones, the cheapest first, then all of them one
+    after the other, then smaller and smaller batches."""
+    on_gpu = placement.training_device.type != "cpu"
+    tiers = ["host", "disk"] if on_gpu else ["disk"]
     sparse = isinstance(division.graph.x, CSR)
-    away = [tier for tier in tiers if not (sparse and tier == "disk")]
-    far = device.type != "cpu" and placement.structure == "device" and method.reads_batches_alone(model)
-    for tier in tiers if keeps else ():
-        yield method, dataclasses.replace(placement, history=tier), (f"--history {tier}",)
-    if placement.keep_batches:
-        yield method, dataclasses.replace(placement, keep_batches=False), ("--rebuild-batches",)
-    for tier in away:
-        yield method, dataclasses.replace(placement, features=tier), (f"--features {tier}",)
-    if far:
-        yield method, dataclasses.replace(placement, structure="host"), ("--structure host",)
-    options: tuple[str, ...] = ()
-    if keeps:
-        placement, options = dataclasses.replace(placement, history=tiers[-1]), (f"--history {tiers[-1]}",)
-    if away:
-        placement, options = dataclasses.replace(placement, features=away[-1]), (*options, f"--features {away[-1]}")
-    yield method, placement, options
-    placement, options = dataclasses.replace(placement, keep_batches=False), (*options, "--rebuild-batches")
-    yield method, placement, options
-    if far:  # behind rebuilt batches: kept ones hold most of the edges again
-        placement, options = dataclasses.replace(placement, structure="host"), (*options, "--structure host")
-        yield method, placement, options
+    history: list[Change] = [("history", tier) for tier in tiers if isinstance(method, HistoryMethod)]
+    features: list[Change] = [("features", tier) for tier in tiers if not (sparse and tier == "disk")]
+    rebuild: list[Change] = [("keep_batches", False)]
+    structure: list[Change] = []
+    if on_gpu and placement.structure == "device" and method.reads_batches_alone(model):
+        structure = [("structure", "host")]
+    single = [*history, *(rebuild if placement.keep_batches else ()), *features, *structure]
+    tables = [*history[-1:], *features[-1:]]
+    combined = [tables, [*tables, *rebuild]]
+    if structure:  # after the batches are rebuilt: kept ones hold most of the edges again
+        combined.append([*tables, *rebuild, *structure])
+    for chosen in [*([change] for change in single), *combined]:
+        yield method, *_apply(placement, chosen)
+    placement, options = _apply(placement, combined[-1])
     c = division.clusters(method).per_batch // 2
     while c >= 1:
         yield dataclasses.replace(method, clusters_per_batch=c), placement, (*options, f"--clusters {c}")
         c //= 2
 
 
+Change = tuple[str, Any]
+"""A field of the placement and its new value."""
+
+
+def _apply(placement: Placement, chosen: Sequence[Change]) -> tuple[Placement, tuple[str, ...]]:
+    """The placement after these changes, and the options that choose them."""
+    options = tuple("--rebuild-batches" if name == "keep_batches" else f"--{name} {value}" for name, value in chosen)
+    return dataclasses.replace(placement, **dict(chosen)), options
+
+
 def largest_clusters(
-    division: Division,
-    model: Model,
-    method: ClusterMethod,
-    limit: int,
-    device: torch.device | str = "cpu",
-    placement: Placement = Placement(),  # noqa: B008,
+    division: Division, model: Model, method: ClusterMethod, limit: int, placement: Placement = DEFAULT
 ) -> int | None:
     """The most parts in a batch with which a run fits into ``limit`` bytes of the device; None if one is too many."""
 
     def fits(c: int) -> bool:
         changed = dataclasses.replace(method, clusters_per_batch=c)
-        found = plan(division, model, changed, device, placement)
-        return found.device <= ROOM * limit
+        return plan(division, model, changed, placement).device <= USABLE * limit
 
     low, high = 0, int(division.parts.max()) + 1
     if fits(high):

@@ -1,8 +1,8 @@
-"""The memory of a step before it is ever run: measured on a small graph whose batch has the same proportions.
+"""The memory of a step before the run exists, measured on a small graph whose batch has the same proportions.
 
-At fixed proportions of core rows, halo rows and the entries between them, all that a step allocates grows linearly
-with its batch, whatever the method and the model. So two small steps, run by the very code that will train, tell a
-large one.
+At fixed proportions of core rows, halo rows and the edges between them, all memory that a step allocates grows linearly
+with its batch, whatever the method and the model. So two small steps, run by the code that will train, predict a large
+one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmc.diagnostics.cost import peak_bytes
-from lmc.graph import CSR, Batch, Graph
+from lmc.graph import CSR, Batch, Graph, live_tensors
 from lmc.graph.csr import row_entries
 from lmc.methods import ClusterMethod, Method, Run
 from lmc.models import Model
@@ -27,7 +26,7 @@ from lmc.stores import Placement
 ROWS = 6000
 """Rows in the larger of the two small batches."""
 SAMPLE = 32
-"""Batches of an epoch that are measured for their size."""
+"""Batches of an epoch whose size is measured."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,16 @@ class BatchSize:
 
     core: int
     halo: int
-    inside: int
-    across: int
-    around: int
+    core_edges: int
+    cross_edges: int
+    halo_edges: int
 
     @property
     def rows(self) -> int:
         return self.core + self.halo
 
     def scaled(self, factor: float) -> BatchSize:
-        """The same proportions; at least two rows of the core, and a halo where there is one."""
+        """The same proportions, with at least two core rows, and a halo where there is one."""
         core, halo, *edges = (round(v * factor) for v in dataclasses.astuple(self))
         return BatchSize(max(2, core), max(min(1, self.halo), halo), *edges)
 
@@ -65,103 +64,106 @@ def _size(adj: CSR, core: Tensor) -> BatchSize:
     outside = read[mark[read] == 0]
     mark[outside] = HALO
     halo = (mark == HALO).nonzero().squeeze(1)
-    around = adj.indices[row_entries(adj, halo)[0]]
-    inside = read.numel() - outside.numel()
-    return BatchSize(core.numel(), halo.numel(), inside, outside.numel(), int((mark[around] == HALO).sum()))
+    read_by_halo = adj.indices[row_entries(adj, halo)[0]]
+    return BatchSize(
+        core=core.numel(),
+        halo=halo.numel(),
+        core_edges=read.numel() - outside.numel(),
+        cross_edges=outside.numel(),
+        halo_edges=int((mark[read_by_halo] == HALO).sum()),
+    )
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one step takes (``step``, its peak beyond what stays), what a kept batch takes (``batch``), what rows on
-    their way between tiers take (``travelling``, and ``standing`` where steps have fixed places), and a run of the
-    small graph, for what does not depend on size."""
+    """Bytes that a batch of one size needs, and a run on the small graph for what does not depend on size.
+
+    ``step`` is the peak of a step beyond what is kept between steps; ``batch`` the size of a kept batch; ``transfers``
+    the buffers of rows in transfer between tiers, and ``recorded_transfers`` what a recorded step adds to these.
+    """
 
     step: int
     batch: int
-    travelling: int
-    standing: int
+    transfers: int
+    recorded_transfers: int
     run: Run
 
 
-def probe(
-    graph: Graph, model: Model, method: Method, size: BatchSize, device: torch.device, placement: Placement
-) -> Probe:
-    """Predict a step on a batch of this size, of this graph's widths."""
+def probe(graph: Graph, model: Model, method: Method, size: BatchSize, placement: Placement) -> Probe:
+    """Predict what a step on a batch of this size needs, for rows as wide as those of ``graph``."""
     large = min(1.0, ROWS / size.rows)
     scales = (large / 2, large)
-    small: Method = method  # of one batch
     if isinstance(method, ClusterMethod):
-        small = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
-    found = [_measured(graph, model, small, size.scaled(scale), device, placement) for scale in scales]
-    of = {
-        name: _line(scales, [getattr(f, name) for f in found]) for name in ("step", "batch", "travelling", "standing")
-    }
-    return Probe(**of, run=found[1].run)
+        method = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
+    found = [_measure(graph, model, method, size.scaled(scale), placement) for scale in scales]
+    return Probe(
+        step=_extrapolate(scales, [f.step for f in found]),
+        batch=_extrapolate(scales, [f.batch for f in found]),
+        transfers=_extrapolate(scales, [f.transfers for f in found]),
+        recorded_transfers=_extrapolate(scales, [f.recorded_transfers for f in found]),
+        run=found[1].run,
+    )
 
 
-def _line(x: Sequence[float], y: Sequence[int]) -> int:
+def _extrapolate(x: Sequence[float], y: Sequence[int]) -> int:
     """The value at 1 of the line through two points."""
     slope = (y[1] - y[0]) / (x[1] - x[0])
     return round(y[1] + slope * (1 - x[1]))
 
 
-def _measured(
-    graph: Graph, model: Model, method: Method, size: BatchSize, device: torch.device, placement: Placement
-) -> Probe:
-    stand_in, parts = proportioned(graph, size)
-    mine = copy.deepcopy(model)
-    run = method.bind(stand_in, mine, parts, placement, device=device)
+def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placement: Placement) -> Probe:
+    """What steps on a graph with a batch of this size need."""
+    small, parts = graph_with_batch(graph, size)
+    model = copy.deepcopy(model)
+    run = method.bind(small, model, parts, placement)
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
-    whole = not isinstance(method, ClusterMethod)
-    rows = slice(0, stand_in.num_nodes) if whole else slice(int(core[0]), int(core[-1]) + 1)
+    rows = slice(int(core[0]), int(core[-1]) + 1) if isinstance(method, ClusterMethod) else slice(0, small.num_nodes)
     kept = not run.clusters.redraw and placement.keep_batches
     batch = run.make_batch(rows, 1.0)
-
-    def step() -> None:
-        run.accumulate(batch if kept else run.make_batch(rows, 1.0))
-
-    for _ in range(2):  # what is made once and kept is made now
+    for _ in range(2):  # allocates what is allocated once and kept
         run.accumulate(batch)
-        mine.zero_grad(set_to_none=True)
-    peak = peak_bytes(step, device)
-    return Probe(peak, held(batch), run.staging.held[0], run.staging.standing, run)
+        model.zero_grad(set_to_none=True)
+    step = peak_bytes(lambda: run.accumulate(batch if kept else run.make_batch(rows, 1.0)), run.problem.device)
+    return Probe(step, batch_bytes(batch), run.staging.held[0], run.staging.standing, run)
 
 
-def proportioned(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:
-    """A random graph whose part 0 makes a batch of this size, and its parts: the core, the rest."""
+def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:
+    """A random graph whose part 0 makes a batch of this size, and the part of every node: 0 is the core, 1 the rest.
+
+    Features and targets have the widths and types of those of ``graph``.
+    """
     g = torch.Generator().manual_seed(0)
-    c, h = size.core, size.halo
-    rest = max(h, 1)
+    core, halo = size.core, size.halo
+    rest = max(halo, 1)
 
-    def some(count: int, low: int, num: int) -> Tensor:
+    def draw(count: int, low: int, num: int) -> Tensor:
         return low + torch.randint(num, (max(0, count),), generator=g)
 
-    halo = c + torch.arange(h)
     edges = [
-        torch.stack([halo, some(h, 0, c)]),
-        torch.stack([some(size.across - h, c, rest), some(size.across - h, 0, c)]),
-        torch.stack([some(size.inside // 2, 0, c), some(size.inside // 2, 0, c)]),
-        torch.stack([some(size.around // 2, c, rest), some(size.around // 2, c, rest)]),
+        torch.stack([core + torch.arange(halo), draw(halo, 0, core)]),
+        torch.stack([draw(size.cross_edges - halo, core, rest), draw(size.cross_edges - halo, 0, core)]),
+        torch.stack([draw(size.core_edges // 2, 0, core), draw(size.core_edges // 2, 0, core)]),
+        torch.stack([draw(size.halo_edges // 2, core, rest), draw(size.halo_edges // 2, core, rest)]),
     ]
-    if h == 0:
+    if halo == 0:
         edges[1] = torch.tensor([[0], [1]])
-    n = c + rest
-    y = torch.zeros((n, graph.num_classes)) if graph.multi_label else torch.zeros(n, dtype=torch.int64)
-    mask = torch.arange(n)
-    stand_in = Graph.from_edges(
+    n = core + rest
+    node = torch.arange(n)
+    small = Graph.from_edges(
         torch.cat(edges, 1),
         _features(graph, n, g),
-        y,
-        train=mask < n - 2,
-        val=mask == n - 2,
-        test=mask == n - 1,
+        torch.zeros((n, graph.num_classes)) if graph.multi_label else torch.zeros(n, dtype=torch.int64),
+        train=node < n - 2,
+        val=node == n - 2,
+        test=node == n - 1,
         num_classes=graph.num_classes,
         symmetrise=True,
     )
-    return stand_in, (mask >= c).long()
+    return small, (node >= core).long()
 
 
 def _features(graph: Graph, n: int, g: torch.Generator) -> Tensor | CSR:
+    """Features of n nodes; sparse ones have as many entries a row as those of ``graph`` on average."""
     d = graph.num_features
     if not isinstance(graph.x, CSR):
         return torch.zeros(n, d, dtype=graph.x.dtype)
@@ -172,25 +174,7 @@ def _features(graph: Graph, n: int, g: torch.Generator) -> Tensor | CSR:
     return CSR(indptr, columns.sort(1).values.reshape(-1).to(torch.int32), values, d)
 
 
-def held(batch: Batch) -> int:
-    """Bytes of the arrays a batch holds, with what was derived from them and kept."""
-    seen: dict[int, int] = {}
-
-    def walk(value: Any) -> None:
-        if isinstance(value, Tensor):
-            # values converted for a product are the sparse tensor's own
-            storage = (value if value.layout == torch.strided else value.values()).untyped_storage()
-            seen[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, CSR):
-            if id(value) not in walked:
-                walked.add(id(value))
-                walk([value.indptr, value.indices, value.values, list(value._cache.values())])
-        elif dataclasses.is_dataclass(value):
-            walk([getattr(value, f.name) for f in dataclasses.fields(value)])
-        elif isinstance(value, list | tuple):
-            for item in value:
-                walk(item)
-
-    walked: set[int] = set()
-    walk([v for k, v in vars(batch).items() if k != "graph"])
-    return sum(seen.values())
+def batch_bytes(batch: Batch) -> int:
+    """Bytes of the tensors that a batch holds, including those that were derived from others and kept."""
+    storages = [tensor.untyped_storage() for tensor in live_tensors(batch, apart=(Graph,))]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

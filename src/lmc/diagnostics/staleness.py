@@ -1,4 +1,4 @@
-"""How old the histories are, measured against what they would hold if they were exact."""
+"""How stale the histories are: their distance from the exact values."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ def staleness(run: Run) -> Staleness:
     """The distance of every history from the exact value at the current parameters; nothing is changed."""
     problem = run.problem
     chunks = chunks_of(problem)
-
-    exact_h = dict(exact_states(problem, chunks, lambda _, width: run.table(width)))
-    H = {l: _distance(table.data(), exact_h[l].data()) for l, table in run.H.items()}
-    V = {}
+    states = dict(exact_states(problem, chunks, lambda _, width: run.table(width)))
+    H = {l: relative_error(table.data(), states[l].data()) for l, table in run.H.items()}
+    V: dict[int, float] = {}
     if run.V:
-        states = [exact_h[l] for l in sorted(exact_h)]
-        for l, exact in exact_adjoints(problem, chunks, states, lambda _, w: run.table(w, problem.accumulate_dtype)):
+        by_layer = [states[l] for l in sorted(states)]
+        for l, exact in exact_adjoints(problem, chunks, by_layer, lambda _, w: run.table(w, problem.accumulate_dtype)):
             if l in run.V:
-                V[l] = _distance(run.V[l].data(), exact.data())
+                V[l] = relative_error(run.V[l].data(), exact.data())
     return Staleness(H, V)
 
 
-def _distance(stored: Tensor, exact: Tensor) -> float:
-    size = float(exact.norm())
-    distance = float((stored.to(exact.device) - exact).norm())
-    return distance / size if size > 0 else distance
+def relative_error(estimate: Tensor, exact: Tensor) -> float:
+    """|estimate - exact| / |exact|; the absolute error where the exact value is zero."""
+    size, difference = float(exact.norm()), float((estimate.to(exact.device) - exact).norm())
+    return difference / size if size > 0 else difference

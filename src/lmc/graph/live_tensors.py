@@ -11,7 +11,8 @@ from torch import Tensor
 def live_tensors(root: Any, apart: tuple[type, ...] = ()) -> list[Tensor]:
     """Every dense tensor that can be reached from ``root`` through containers and objects of this library and torch.
 
-    Each is listed once. Sparse tensors are not listed, since they share the memory of dense ones.
+    Each is listed once. A sparse tensor is listed by its values, which may be a copy in another dtype; it shares its
+    indices with dense ones.
 
     Args:
         apart: types of objects that are not searched.
@@ -25,8 +26,7 @@ def live_tensors(root: Any, apart: tuple[type, ...] = ()) -> list[Tensor]:
             continue
         visited.add(id(value))
         if isinstance(value, Tensor):
-            if value.layout == torch.strided:
-                found.append(value)
+            found.append(value if value.layout == torch.strided else value.values())
         elif isinstance(value, dict):
             stack += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple | set):
