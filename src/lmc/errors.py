@@ -1,14 +1,14 @@
-"""What the library raises. Every message says what was expected, what came and what to do."""
+"""The exceptions of the library. Every message says what was expected, what was given and what to do."""
 
 from __future__ import annotations
 
 
 class LmcError(Exception):
-    """The root of every error this library raises on purpose."""
+    """The base class of the library's exceptions."""
 
 
 class GraphError(LmcError, ValueError):
-    """A graph, or the arrays meant to become one, break a rule (shape, range, symmetry, splits)."""
+    """A graph, or arrays given as a graph, are not valid (shape, range, symmetry, splits)."""
 
 
 class DataError(LmcError, ValueError):
@@ -16,11 +16,11 @@ class DataError(LmcError, ValueError):
 
 
 class ConfigError(LmcError, ValueError):
-    """A method, model or loop was asked for something it cannot do."""
+    """A method, model or training loop was configured in a way that it does not support."""
 
 
 class CheckpointError(LmcError, RuntimeError):
-    """A run folder cannot be continued with these settings, or is damaged."""
+    """A run folder is damaged, or cannot be continued with these settings."""
 
 
 class Interrupted(LmcError, KeyboardInterrupt):
@@ -32,4 +32,4 @@ class SolverError(LmcError, ArithmeticError):
 
 
 class SolverWarning(UserWarning):
-    """A fixed-point iteration used up its steps before it reached its tolerance."""
+    """A fixed-point iteration reached its maximum of steps before its tolerance."""

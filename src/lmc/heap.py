@@ -1,20 +1,20 @@
-"""Memory on a CPU: freed blocks are kept for the next step, and given back where there is none like the last."""
+"""The C heap: keep freed memory for the next step, or return it to the operating system after a large allocation."""
 
 from __future__ import annotations
 
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt(3)
 _kept = False
 
 
 def keep_memory() -> bool:
-    """Tell the C library to keep freed memory; says whether it could be told.
+    """Make the C library keep freed memory; returns whether it does.
 
-    Every step allocates the same large tensors. glibc maps each block above 32 MB afresh and unmaps it when it is
-    freed, so the system zeroes its pages again in every step, which takes as long as the arithmetic. The setting is the
-    process's, so a library does not make it unasked: the command line does, a script calls this once. Memory then stays
-    with the process at its peak. Elsewhere than with glibc nothing happens.
+    Every step allocates the same large tensors. glibc maps each block above 32 MB anew and unmaps it when it is freed,
+    so the operating system zeroes its pages again in every step, which takes as long as the arithmetic. The setting
+    concerns the whole process, which then keeps its peak memory. So the library does not change it by itself: the
+    command line does, and a script may call this once. Without glibc nothing happens.
     """
     global _kept
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -22,7 +22,7 @@ def keep_memory() -> bool:
     return _kept
 
 
-def hand_back() -> None:
-    """Give back, once, what :func:`keep_memory` has kept: after work whose tensors no step will ask for again."""
+def release_freed() -> None:
+    """Return freed memory that :func:`keep_memory` kept, after work whose tensors no step allocates again."""
     if _kept:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""What training leaves behind: records, as values and as JSON lines."""
+"""Records of training runs, as values and as JSON lines, and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch. ``scores`` holds train, val and test accuracy (micro-F1 for multi-label), where evaluated.
+    """The record of one epoch.
 
-    ``seconds`` counts training steps alone, from the run's start; ``loss`` is the mean of the batches' estimates.
-    ``solver``, for recurrent models: mean steps of a forward and of a backward solve, how many solves were
-    ``unconverged``, and the worst residual.
+    Args:
+        loss: the mean of the batches' estimates.
+        seconds: time of training steps since the start of the run, without evaluation.
+        scores: train, val and test accuracy (micro-F1 for multi-label), if the epoch was evaluated.
+        solver: for recurrent models: mean steps of a forward and of a backward solve, the number of solves that were
+            ``unconverged``, and the largest residual.
     """
 
     epoch: int
@@ -37,7 +40,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A whole run: its settings and its epochs."""
+    """The record of a run: its settings and its epochs."""
 
     config: Mapping[str, Any]
     epochs: tuple[EpochRecord, ...]
@@ -45,7 +48,7 @@ class RunRecord:
 
     @property
     def best(self) -> EpochRecord | None:
-        """The epoch with the best validation score, the first of equals."""
+        """The first epoch with the best validation score."""
         scored = [e for e in self.epochs if e.scores]
         return max(scored, key=lambda e: (e.scores or {})["val"], default=None)
 
@@ -66,13 +69,13 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """Seconds spent in training steps."""
+        """Time of all training steps, in seconds."""
         return self.epochs[-1].seconds if self.epochs else 0.0
 
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """Relative gradient error against backward SGD after an epoch, by layer, and its mean over the parameters."""
+    """The relative gradient error against backward SGD after an epoch, per layer, and its mean over the parameters."""
 
     epoch: int
     layers: Mapping[str, float]
@@ -80,35 +83,35 @@ class ErrorRecord:
 
 
 def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
-    """The mean over the measurements of every layer's error."""
+    """The mean error of every layer over the measurements."""
     measured = [r.layers for r in records]
     return {layer: sum(m[layer] for m in measured) / len(measured) for layer in (measured[0] if measured else ())}
 
 
 def write_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
-    """Replace the file by these records, at once or not at all."""
+    """Replace the file by these records, atomically."""
     text = "".join(json.dumps(asdict(r)) + "\n" for r in records)
     replace(path, text.encode())
 
 
 def append_line(path: Path, record: DataclassInstance) -> None:
-    """Add one record."""
+    """Append one record to the file."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
 def read_lines(path: Path) -> list[EpochRecord]:
-    """The epochs of a file."""
+    """The epochs in a file."""
     return read_records(path, EpochRecord)
 
 
 def read_errors(path: Path) -> list[ErrorRecord]:
-    """The measurements of a file, one an epoch: an epoch that was trained again after a stop was measured again."""
+    """The measurements in a file; of an epoch that was trained twice, after an interruption, the last one counts."""
     return list({record.epoch: record for record in read_records(path, ErrorRecord)}.values())
 
 
 def read_records(path: Path, kind: Callable[..., R]) -> list[R]:
-    """The records of a file; a last line that was cut off while being written is left out."""
+    """The records in a file, without a last line that was written incompletely."""
     records = []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, start=1):
@@ -129,10 +132,15 @@ def read_run(run_dir: Path) -> RunRecord:
     return RunRecord(json.loads(config.read_text()), tuple(read_lines(run_dir / "epochs.jsonl")), str(run_dir))
 
 
+def user_cache() -> Path:
+    """The user's folder for what can be made again: $XDG_CACHE_HOME (or ~/.cache) /lmc."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lmc"
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into that takes the place of ``path`` at the end: a reader, or a crash, sees the old one or the
-    new one and nothing between."""
+    """Open a temporary file that replaces ``path`` when the block ends: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with temporary.open("wb") as file:
@@ -145,12 +153,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Give ``path``, in a folder that is made where there is none, this content as JSON."""
+    """Write ``content`` as JSON to ``path``, atomically; its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, json.dumps(content, indent=1).encode())
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Give ``path`` this content, at once or not at all."""
+    """Write ``content`` to ``path``, atomically."""
     with replacing(path) as file:
         file.write(content)

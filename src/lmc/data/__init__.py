@@ -1,4 +1,4 @@
-"""Names, files and PyG objects -> graphs; and lookalikes, synthetic graphs with a real one's statistics."""
+"""Data sets: names, files and PyG objects become graphs; lookalikes are synthetic graphs with real statistics."""
 
 from lmc.data.loader import load
 from lmc.data.npz import write as save

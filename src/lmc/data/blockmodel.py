@@ -1,8 +1,8 @@
 """Random edges with hubs and nested communities: a degree-corrected block model on three levels.
 
-Every edge picks one end by node weight, then a level (its community, its district, its whole graph) and the
-other end by weight inside that level. Weights follow a Pareto law, which gives the heavy tail; the shares of the
-levels set how much of the graph a partitioner can keep together. Everything is vectorised over edges.
+Every edge picks one end by node weight, then a level (its community, its district, its whole graph) and the other end
+by weight inside that level. The weights follow a Pareto law, which makes the degree distribution heavy-tailed. The
+shares of the levels set how many edges a partitioner can keep inside parts. Everything is vectorised over edges.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CHUNK = 1 << 22  # edges drawn at a time: bounds the temporaries to a few hundred MB
-PATIENT_ROUNDS = 12  # afterwards small communities are taken to be full, and edges go anywhere
+CHUNK = 1 << 22  # edges drawn at a time, so that temporaries take at most a few hundred MB
+LEVEL_ROUNDS = 12  # afterwards small communities are assumed to be full, and edges end anywhere
 
 
 @dataclass(frozen=True)
 class Blocks:
     """Nested groups of nodes; nodes are numbered so that every group is a range.
 
-    Each array gives the group of every node and never falls: a community lies within a district (several
-    communities), and that within a world (the whole graph, or one of several disjoint ones).
+    Each array gives the group of every node and never decreases: a community lies within a district (several
+    communities), and a district within a world (the whole graph, or one of several disjoint graphs).
     """
 
     community: np.ndarray  # [n]
@@ -32,7 +32,7 @@ def make_blocks(n: int, community_size: int, branching: int, worlds: int, rng: n
     """About ``n / community_size`` communities of uneven size, ``branching`` to a district."""
     count = max(worlds, round(n / community_size))
     share = rng.lognormal(0.0, 0.5, count)
-    # three nodes at least: everyone needs a neighbour inside
+    # at least three nodes, so that every node can have a neighbour inside
     sizes = 3 + rng.multinomial(n - 3 * count, share / share.sum())
     districts = max(worlds, round(count / branching))
     district_of = np.arange(count) * districts // count
@@ -60,8 +60,8 @@ def draw_edges(
     There must be more edges than nodes: every node first gets a partner in its community.
 
     Args:
-        near, middle: shares of edges drawn within the community and within the district; the rest go anywhere
-            in the world. Duplicates fall away, so crowded communities keep a little less than their share.
+        near, middle: shares of edges drawn within the community and within the district; the others end anywhere
+            in the world. Duplicates are dropped, so dense communities get a little less than their share.
     """
     n = weights.size
     sampler = _Sampler(blocks, weights)
@@ -69,7 +69,7 @@ def draw_edges(
     keys = _sorted_unique(sampler.pair(everyone, np.zeros(n, dtype=np.int8), rng))
     rounds = 0
     while (missing := num_edges - keys.size) > 0:
-        shares = (near, middle) if rounds < PATIENT_ROUNDS else (0.0, 0.0)
+        shares = (near, middle) if rounds < LEVEL_ROUNDS else (0.0, 0.0)
         fresh = _sorted_unique(sampler.draw(int(missing * 1.05) + 16, shares, rng))
         fresh = fresh[~_member(fresh, keys)]
         if fresh.size > missing:
@@ -110,8 +110,8 @@ class _Sampler:
             own = group[u[here]]
             low[here], high[here] = bounds[own], bounds[own + 1]
         v = self._by_weight(self.total[low], self.total[high], rng)
-        v = np.clip(v, low, high - 1)  # rounding of the running sum may step over the border by one
-        # a node that met itself takes its right-hand neighbour in the range instead
+        v = np.clip(v, low, high - 1)  # rounding of the running sum may exceed the range by one
+        # a node that drew itself takes the next node of the range instead
         v = np.where(v == u, np.where(u + 1 < high, u + 1, low), v)
         return np.minimum(u, v) * self.n + np.maximum(u, v)
 

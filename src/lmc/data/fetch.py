@@ -1,9 +1,9 @@
-"""Downloads, through the readers of PyG and OGB. Nothing else in the library touches the network."""
+"""Downloads through the readers of PyG and OGB; nothing else in the library uses the network."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,24 +17,48 @@ from lmc.data.raw import ogb_graph
 from lmc.errors import DataError
 from lmc.graph import Graph
 
-PATIENCE = 20.0  # seconds without an answer before a download is given up
+TIMEOUT = 20.0  # seconds without an answer before a download is given up
+
+BAGS_OF_WORDS: dict[str, tuple[str, str]] = {
+    "cora": ("Planetoid", "cora"),
+    "citeseer": ("Planetoid", "citeseer"),
+    "pubmed": ("Planetoid", "pubmed"),
+    "amazon-photo": ("Amazon", "photo"),
+    "coauthor-physics": ("Coauthor", "physics"),
+    "dblp": ("CitationFull", "dblp"),
+}
+"""Sets with sparse features: PyG's reader and its name of the set."""
+DENSE = {"reddit": "Reddit", "flickr": "Flickr"}
+"""Sets with dense features: PyG's reader."""
+OGB = ("ogbn-arxiv", "ogbn-products")
 
 
 def fetch(name: str, root: Path) -> Graph:
-    """Download the set ``name`` into ``root`` and read it. Raises whatever the reader raises."""
-    if name not in READERS:
+    """Download the set ``name`` into ``root`` and read it; errors of the reader are passed on."""
+    if name not in (*BAGS_OF_WORDS, *DENSE, *OGB, "ppi"):
         raise DataError(f"expected a set that can be downloaded (got {name}): bring its file")
     return read_folder(name, root / "downloads" / name)
 
 
 def read_folder(name: str, folder: Path) -> Graph:
-    """Let the reader of ``name`` work in ``folder``; it downloads what is missing there."""
-    with _timeout(PATIENCE):
-        return READERS[name](str(folder), name)
+    """Read the set ``name`` from ``folder``; its reader downloads what is missing there."""
+    root = str(folder)
+    with _timeout(TIMEOUT):
+        if name in OGB:
+            return _ogb(root, name)
+        from torch_geometric import datasets
+
+        if name == "ppi":
+            train, val, test = (datasets.PPI(root, split) for split in ("train", "val", "test"))
+            return from_splits(train, val, test, name=name, symmetrise=True)
+        if name in DENSE:
+            return from_dataset(getattr(datasets, DENSE[name])(root), name=name, symmetrise=True)
+        reader, subset = BAGS_OF_WORDS[name]
+        return _sparse(getattr(datasets, reader)(root, subset), name)
 
 
 def per_class_split(y: Tensor, train: int = 20, val: int = 30, seed: int = 0) -> dict[str, Tensor]:
-    """Masks for a set without a split: ``train`` and ``val`` nodes of every class, the rest for test."""
+    """Masks for a set without a split: ``train`` and ``val`` nodes of every class, the others for test."""
     rng = np.random.default_rng(seed)
     split = np.full(y.numel(), 2)
     for c in range(int(y.max()) + 1):
@@ -42,49 +66,6 @@ def per_class_split(y: Tensor, train: int = 20, val: int = 30, seed: int = 0) ->
         split[members[:train]] = 0
         split[members[train : train + val]] = 1
     return {f"{key}_mask": torch.from_numpy(split == k) for k, key in enumerate(("train", "val", "test"))}
-
-
-def _planetoid(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import Planetoid
-
-    return _sparse(Planetoid(root, name), name)
-
-
-def _amazon_photo(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import Amazon
-
-    return _sparse(Amazon(root, "photo"), name)
-
-
-def _coauthor_physics(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import Coauthor
-
-    return _sparse(Coauthor(root, "physics"), name)
-
-
-def _dblp(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import CitationFull
-
-    return _sparse(CitationFull(root, "dblp"), name)
-
-
-def _ppi(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import PPI
-
-    train, val, test = (PPI(root, split) for split in ("train", "val", "test"))
-    return from_splits(train, val, test, name=name, symmetrise=True)
-
-
-def _reddit(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import Reddit
-
-    return from_dataset(Reddit(root), name=name, symmetrise=True)
-
-
-def _flickr(root: str, name: str) -> Graph:
-    from torch_geometric.datasets import Flickr
-
-    return from_dataset(Flickr(root), name=name, symmetrise=True)
 
 
 def _ogb(root: str, name: str) -> Graph:
@@ -99,7 +80,7 @@ def _ogb(root: str, name: str) -> Graph:
 
 
 def _sparse(dataset: Any, name: str) -> Graph:
-    """Bags of words: kept sparse, and split by class where the set brings no split."""
+    """The graph of a set of bags of words: features are sparse, and it is split by class if it has no split."""
     data = dataset[0]
     if getattr(data, "train_mask", None) is None:
         data.update(per_class_split(data.y))
@@ -110,25 +91,10 @@ def _sparse(dataset: Any, name: str) -> Graph:
 
 @contextmanager
 def _timeout(seconds: float) -> Iterator[None]:
-    """Sockets set no timeout of their own: without one, a blocked network may hang for minutes."""
+    """Set a timeout for all sockets: without one, a download over a blocked network may hang for minutes."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:
         yield
     finally:
         socket.setdefaulttimeout(before)
-
-
-READERS: dict[str, Callable[[str, str], Graph]] = {
-    "cora": _planetoid,
-    "citeseer": _planetoid,
-    "pubmed": _planetoid,
-    "amazon-photo": _amazon_photo,
-    "coauthor-physics": _coauthor_physics,
-    "dblp": _dblp,
-    "ppi": _ppi,
-    "reddit": _reddit,
-    "flickr": _flickr,
-    "ogbn-arxiv": _ogb,
-    "ogbn-products": _ogb,
-}

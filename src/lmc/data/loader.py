@@ -1,4 +1,4 @@
-"""Anything that names or holds a graph -> :class:`lmc.Graph`."""
+"""``lmc.load``: anything that names or contains a graph becomes a :class:`lmc.Graph`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def load(
     scale: float | None = None,
     symmetrise: bool = False,
 ) -> Graph:
-    """The graph that ``source`` names or holds, checked.
+    """Load and check the graph that ``source`` names or contains.
 
     Args:
         source: a name (see :func:`lmc.data.names`; ``"arxiv-like@0.1"`` is a lookalike at a tenth of its size),
             the path of an ``.npz`` file, a PyG ``Data``, a PyG data set (several graphs become one disjoint
             union), or a :class:`lmc.Graph`, which is returned as it is.
-        data_dir: a folder to look in first; then $LMC_DATA, then the user's cache. What is nowhere there is
-            downloaded, and kept in the cache.
-        seed: of a lookalike; real sets are what they are.
+        data_dir: the first folder to search, before $LMC_DATA and the user's cache. A set that is in none of them is
+            downloaded and stored in the cache.
+        seed: of a lookalike; real sets do not depend on it.
         scale: of a lookalike: the factor on its nodes and edges.
         symmetrise: repair one-way edges, duplicates and self-loops instead of refusing them. Sets that are
-            directed at origin (ogbn-arxiv) always are.
+            published as directed graphs (ogbn-arxiv) are always repaired.
 
     Raises:
-        DataError: nothing of that name, no file, or a damaged one; the message says where to put which file.
-        GraphError: the arrays are no graph.
+        DataError: the name is unknown, or the file is missing or damaged; the message says where to put which file.
+        GraphError: the arrays do not form a graph.
     """
     if isinstance(source, Graph):
         return source
@@ -68,7 +68,7 @@ def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
     root = registry.cache_dir()
     try:
         graph = _fetch.fetch(name, root)
-    except Exception as error:  # any reader, any network: all that matters is that there is no file
+    except Exception as error:  # a reader or the network may raise anything
         raise DataError(_missing(entry, data_dir, error)) from error
     npz.write(graph, root / f"{name}.npz")
     return graph
@@ -81,7 +81,7 @@ def _from_folder(name: str, folder: Path) -> Graph:
         return read_ogb(folder, name=name)
     try:
         return _fetch.read_folder(name, folder)
-    except Exception as error:  # PyG's readers raise anything on damaged files
+    except Exception as error:  # PyG's readers may raise anything on damaged files
         raise DataError(
             f"expected the raw files of {name} in {folder} ({type(error).__name__}: {error}): copy them again"
         ) from error

@@ -1,7 +1,8 @@
 """Lookalikes: synthetic graphs with a real one's size, hubs, communities, widths and splits.
 
-They stand in where the real files cannot be had, for tests, demonstrations and speed. Same seed, same graph. The
-splits have the real shares but are drawn at random (the real arxiv splits by year, products by sales rank).
+They replace real files that are not available, in tests, demonstrations and speed measurements. The same seed gives
+the same graph. The splits have the real shares but are drawn at random (the real arxiv splits by year, products by
+sales rank).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from lmc.errors import DataError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import from_rows
 
-LARGEST = 8.0  # times the real size: a typing error must not fill the memory
+LARGEST = 8.0  # times the real size, so that a typing error does not exhaust the memory
 
 
 @dataclass(frozen=True)
 class Lookalike:
-    """What a lookalike copies, and the knobs that were set to match it.
+    """The statistics that a lookalike copies, and the parameters that were chosen to match them.
 
     Args:
         nodes, edges, classes, features: as in the real set (undirected edges).
@@ -31,7 +32,7 @@ class Lookalike:
         community, branching: nodes to a community, communities to a district.
         near, middle: shares of edges that stay in the community, in the district.
         tail: Pareto exponent of the node weights.
-        signal, label_noise: how much one node's features say; how many labels follow no rule.
+        signal, label_noise: how informative the features of one node are; the share of labels that are random.
         graphs: number of disjoint graphs; with more than one the set is multi-label.
     """
 
@@ -90,7 +91,7 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     spec = LOOKALIKES[name]
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])
-    # at small scales communities shrink rather than become fewer than the classes, or the graphs, need
+    # at small scales communities become smaller, so that there are enough of them for the classes or the graphs
     wanted = 8 * spec.graphs if spec.multi_label else 2 * spec.classes
     size = min(spec.community, max(15, n // wanted))
     blocks = make_blocks(n, size, spec.branching, spec.graphs, rng)
@@ -101,7 +102,7 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
         split = split_worlds(blocks.world, spec.splits)
     else:
         split = split_nodes(n, spec.splits, rng)
-    # the ranges of the model must not show: real sets are not sorted by community
+    # real sets are not sorted by community
     place = rng.permutation(n)
     order = np.argsort(place)
     train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
@@ -135,8 +136,7 @@ def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
     if not 0 < scale <= LARGEST:
         raise DataError(f"expected a scale in (0, {LARGEST:g}] for {name} (got {scale:g}): choose another")
     n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
-    # a class needs nodes in every split, and a mean degree above a quarter of a graph leaves no room for
-    # communities
+    # a class needs nodes in every split, and there are no communities if a node has a quarter of a graph as neighbours
     crowded = 8 * spec.graphs * spec.edges // spec.nodes
     least = crowded if spec.multi_label else max(20 * spec.classes, crowded)
     if n < least:
@@ -161,7 +161,7 @@ def _targets(
 
 
 def _adjacency(u: np.ndarray, v: np.ndarray, n: int) -> CSR:
-    """The symmetric pattern of edges that are known to be distinct: the checks of from_edges would cost memory."""
+    """The symmetric pattern of distinct edges, without the checks of from_edges, which take memory."""
     keys = np.concatenate([u * n + v, v * n + u])
     keys.sort()
     key = torch.from_numpy(keys)

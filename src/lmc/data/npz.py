@@ -1,4 +1,4 @@
-"""The file format: one ``.npz`` of plain arrays, read without pickle and written in one stroke.
+"""The file format of graphs: one ``.npz`` of plain arrays, read without pickle and written atomically.
 
 Keys: ``edge_index`` int32 [2, E] with both directions listed; features ``x`` dense [n, d], or sparse as
 ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx val_idx test_idx``; ``num_nodes``,
@@ -23,11 +23,11 @@ SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
 def read(path: str | Path, *, name: str | None = None, symmetrise: bool = False) -> Graph:
-    """The graph in the file at ``path``; every complaint names the file.
+    """Read the graph in the file at ``path``; every error message names the file.
 
     Raises:
         DataError: the file is missing, damaged, holds objects, or lacks a key.
-        GraphError: the arrays are there, but are no graph.
+        GraphError: the arrays are complete but do not form a graph.
     """
     path = Path(path).expanduser()
     arrays = _arrays(path)
@@ -52,7 +52,7 @@ def read(path: str | Path, *, name: str | None = None, symmetrise: bool = False)
 
 
 def write(graph: Graph, path: str | Path) -> Path:
-    """Write ``graph`` to ``path``, at once or not at all; :func:`read` gives the same arrays back."""
+    """Write ``graph`` to ``path``, completely or not at all; :func:`read` returns the same arrays."""
     path = Path(path).expanduser()
     if path.suffix != ".npz":
         raise DataError(f"expected a path ending in .npz (got {str(path)!r}): rename it")
@@ -71,12 +71,12 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             with archive:
                 return {key: archive[key] for key in archive.files}
     except ValueError as error:
-        # numpy says the same of an object array and of a file that is no zip at all: it would unpickle both
+        # numpy raises the same error for an object array and for a file that is no zip: it would unpickle both
         raise DataError(
             f"expected an .npz of plain arrays (got {path}, which is no zip or holds Python objects): "
             f"write numbers only, with lmc.save or np.savez"
         ) from error
-    except Exception as error:  # a damaged zip raises whatever its bytes happen to lead to
+    except Exception as error:  # a damaged zip may raise anything
         raise DataError(f"expected a whole .npz file (got {path}, {error}): copy or write it again") from error
     raise DataError(f"expected an .npz archive (got a single array in {path}): write it with lmc.save")
 

@@ -1,4 +1,4 @@
-"""PyG ``Data`` and data sets -> :class:`lmc.Graph`."""
+"""PyG ``Data`` and data sets become a :class:`lmc.Graph`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmc.graph.csr import from_rows
 def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Graph:
     """The graph in a PyG ``Data`` with x, y, edge_index and the three masks.
 
-    Masks of several splits, [n, k], give the first. Edge weights and attributes are not used.
+    Of masks with several splits, [n, k], the first is used. Edge weights and attributes are not used.
     """
     for key, meaning in (
         ("edge_index", "edges [2, E]"),
@@ -52,7 +52,7 @@ def from_splits(
     name: str = "graph",
     symmetrise: bool = False,
 ) -> Graph:
-    """One disjoint union of three collections of whole graphs: where a node comes from is its split (PPI)."""
+    """The disjoint union of three collections of graphs; the collection of a node is its split (PPI)."""
     marked = []
     for split, graphs in zip(SPLITS, (train, val, test), strict=True):
         for data in graphs:
@@ -64,7 +64,7 @@ def from_splits(
 
 
 def union(graphs: Sequence[Any]) -> Any:
-    """Several ``Data`` as one, node numbers shifted; one alone is returned as it is."""
+    """The disjoint union of several ``Data``; a single one is returned unchanged."""
     from torch_geometric.data import Batch
 
     if len(graphs) == 1:
@@ -81,18 +81,18 @@ def _mask(data: Any, split: str) -> Tensor:
             f"use lmc.data.from_splits(train, val, test)"
         )
     mask = mask[:, 0] if mask.dim() == 2 else mask
-    return mask.bool() if mask.dtype == torch.uint8 else mask  # as older versions of torch wrote masks
+    return mask.bool() if mask.dtype == torch.uint8 else mask  # the dtype of masks in older versions of torch
 
 
 def _features(x: Any) -> Tensor | CSR:
-    """Dense stays dense; torch's sparse layouts become a :class:`CSR`."""
+    """Dense features, or torch's sparse layouts as a :class:`CSR`."""
     if not isinstance(x, Tensor):
         raise GraphError(f"expected data.x as a torch tensor (got {type(x).__name__}): convert it first")
     return x if x.layout == torch.strided else as_csr(x)
 
 
 def as_csr(x: Tensor) -> CSR:
-    """A dense or sparse matrix as our sparse rows; only a sparse one saves memory."""
+    """A dense or sparse matrix as a :class:`CSR`."""
     entries = x.to_sparse_coo().coalesce()  # by rows, and without the warning of torch's own CSR
     rows, cols = entries.indices()
     return from_rows(rows, cols, _floating(entries.values()), (x.shape[0], x.shape[1]))

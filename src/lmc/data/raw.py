@@ -1,4 +1,4 @@
-"""Raw folders as their makers publish them, read without their packages.
+"""Raw folders as their authors publish them, read without their packages.
 
 OGB node sets: ``raw/edge.csv.gz``, ``raw/node-feat.csv.gz``, ``raw/node-label.csv.gz`` and
 ``split/<scheme>/{train,valid,test}.csv.gz``. Amazon (co-purchases, without features): ``adj_list.txt``,
@@ -18,7 +18,7 @@ from lmc.graph import CSR, Graph
 
 
 def read_ogb(folder: Path, *, name: str) -> Graph:
-    """The graph of an unpacked OGB node set. Its edges are directed or listed once: they are symmetrised."""
+    """The graph of an unpacked OGB node set; its edges are directed or listed once, so they are symmetrised."""
     raw = folder / "raw"
     edges = _table(raw / "edge.csv.gz", np.int64, ",")
     x = _table(raw / "node-feat.csv.gz", np.float32, ",")
@@ -38,7 +38,7 @@ def read_ogb(folder: Path, *, name: str) -> Graph:
 def ogb_graph(
     edge_index: np.ndarray, x: np.ndarray, y: np.ndarray, split: Mapping[str, np.ndarray], *, name: str
 ) -> Graph:
-    """OGB's arrays as a graph: y is [n, 1], unknown classes are NaN, the middle split is called valid."""
+    """A graph from OGB's arrays: y is [n, 1], unknown classes are NaN, the validation split is called valid."""
     classes = np.where(np.isnan(y), -1, y).astype(np.int64)
     return Graph.from_edges(
         np.ascontiguousarray(edge_index),
@@ -55,8 +55,8 @@ def ogb_graph(
 def read_amazon(folder: Path, *, name: str = "amazon", portion: str = "0.06") -> Graph:
     """The Amazon co-purchase graph: rows ``count neighbour neighbour ...`` and 0/1 labels.
 
-    Nodes have no features: x is the identity, so that a first layer learns a row for each. The makers publish no
-    validation split; every tenth test node, in their order, becomes one (not in the paper).
+    Nodes have no features: x is the identity, so that a first layer learns a row for each node. The authors publish no
+    validation split; every tenth test node, in their order, is used for validation (not in the paper).
     """
     path = folder / "adj_list.txt"
     try:

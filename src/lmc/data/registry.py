@@ -1,4 +1,4 @@
-"""The named sets: their facts, and where their files are looked for."""
+"""The named data sets: their sizes, and the folders that are searched for their files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 
 from lmc.data.lookalikes import LOOKALIKES
 from lmc.errors import DataError
+from lmc.results import user_cache
 
 
 @dataclass(frozen=True)
 class Named:
-    """A real set.
+    """A real data set; its edges are counted as undirected.
 
-    Edges are undirected. ``lookalike`` is what to use where the files cannot be had; ``raw`` is the file by which
-    a raw folder of the set is known, where such folders are read.
+    Args:
+        lookalike: the synthetic graph to use if the files are not available.
+        directed: the set is published as a directed graph, so its edges are symmetrised.
+        raw: the file that identifies a raw folder of the set, where raw folders can be read.
     """
 
     name: str
@@ -26,7 +29,7 @@ class Named:
     classes: int
     lookalike: str
     multi_label: bool = False
-    directed: bool = False  # at origin: its edges are symmetrised on loading
+    directed: bool = False
     raw: str | None = None
 
 
@@ -53,7 +56,7 @@ REAL: dict[str, Named] = {
 
 @dataclass(frozen=True)
 class Info:
-    """One line of the list of sets: ``kind`` is real or lookalike, ``where`` a path, or how to get it."""
+    """One line of the list of sets: ``kind`` is real or lookalike, ``where`` a path or a remark."""
 
     name: str
     kind: str
@@ -65,12 +68,12 @@ class Info:
 
 
 def names() -> list[str]:
-    """Every name :func:`lmc.data.load` knows, real sets first."""
+    """Every name that :func:`lmc.data.load` accepts, real sets first."""
     return [*REAL, *LOOKALIKES]
 
 
 def describe(data_dir: str | Path | None = None) -> list[Info]:
-    """Facts of every known set, and where this machine has it."""
+    """The sizes of every known set, and where its files are on this machine."""
     real = [
         Info(e.name, "real", e.nodes, e.edges, e.features, e.classes, str(find(e.name, data_dir) or "not here"))
         for e in REAL.values()
@@ -82,10 +85,10 @@ def describe(data_dir: str | Path | None = None) -> list[Info]:
 
 
 def canonical(name: str) -> str:
-    """The registered spelling of ``name``: case and ``-`` or ``_`` do not matter.
+    """The registered spelling of ``name``; case and the choice of ``-`` or ``_`` are ignored.
 
     Raises:
-        DataError: no such set; the nearest names are suggested.
+        DataError: the set is unknown; the message suggests similar names.
     """
     spelled = name.strip().lower().replace("_", "-")
     if spelled in REAL:
@@ -99,13 +102,12 @@ def canonical(name: str) -> str:
 
 
 def cache_dir() -> Path:
-    """The user's own folder of graphs: $XDG_CACHE_HOME (or ~/.cache) /lmc/data."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lmc" / "data"
+    """The user's folder of graphs: $XDG_CACHE_HOME (or ~/.cache) /lmc/data."""
+    return user_cache() / "data"
 
 
 def folders(data_dir: str | Path | None = None) -> list[Path]:
-    """Where files are looked for, in order: ``data_dir``, $LMC_DATA, the user's cache."""
+    """The folders that are searched, in order: ``data_dir``, $LMC_DATA, the user's cache."""
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         raise DataError(f"expected data_dir to be a folder (got {data_dir}): make it, or leave it out")
     given = [data_dir, os.environ.get("LMC_DATA")]
@@ -113,7 +115,7 @@ def folders(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """The stems under which files of ``name`` are accepted."""
+    """The file stems that are accepted for ``name``."""
     return tuple(dict.fromkeys((name, name.replace("-", "_"))))
 
 

@@ -16,7 +16,7 @@ from lmc.engine.prefetch import Drawing, Lookahead
 from lmc.engine.problem import Problem
 from lmc.errors import CheckpointError
 from lmc.graph import CSR, Batch, Graph
-from lmc.heap import hand_back
+from lmc.heap import release_freed
 from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
 from lmc.stores import Rows, Staging, Table, overwrite, tables_of
@@ -171,7 +171,7 @@ class Run:
         """Fill the histories exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
         chunks = [self.clusters.core(parts) for parts in self.clusters.epoch(0)]
         self.method.fill(self, [c if isinstance(c, slice) else c.to(self.problem.device) for c in chunks])
-        hand_back()
+        release_freed()
 
     def inputs(self, batch: Batch) -> Tensor | CSR:
         """What the encoder reads for a batch."""

@@ -20,7 +20,7 @@ from lmc.engine.problem import Cut, Problem
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
-from lmc.heap import hand_back
+from lmc.heap import release_freed
 from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import check_parts, partition
@@ -206,7 +206,7 @@ class Method(recurrent.Answers):
                 f"{self.title} samples the entries of one; use LMC4Conv"
             )
         model.prepare(problem.P)
-        hand_back()
+        release_freed()
         return Run(self, problem, clusters, seed)
 
     def check_kind(self, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""Cutting a graph into parts, and how well it was cut."""
+"""Partitions of a graph into parts, and measures of their quality."""
 
 from lmc.partition.check import check_parts
 from lmc.partition.dispatch import METHODS, partition

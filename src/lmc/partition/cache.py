@@ -1,12 +1,11 @@
-"""Partitions on disk: a large one takes minutes, and the same one is asked for again and again.
+"""A cache of partitions on disk: a large partition takes minutes, and the same one is needed again and again.
 
-A file is named after all that decides its content: the graph's structure, the number of parts, the method and
-the seed.
+The name of a file contains everything that its content depends on: the graph's structure, the number of parts, the
+method and the seed.
 """
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from contextlib import suppress
@@ -15,32 +14,27 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from lmc.errors import GraphError
 from lmc.graph import Graph
 from lmc.partition.check import check_parts
-from lmc.results import replacing
+from lmc.results import replacing, user_cache
 
 
 def cache_path(graph: Graph, num_parts: int, method: str, seed: int) -> Path:
     """$XDG_CACHE_HOME (or ~/.cache) /lmc/partitions/<graph>-<method>-<parts>-<seed>.npz."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    root = Path(base) if base else Path.home() / ".cache"
-    return root / "lmc" / "partitions" / f"{graph.fingerprint}-{method}-{num_parts}-{seed}.npz"
+    return user_cache() / "partitions" / f"{graph.fingerprint}-{method}-{num_parts}-{seed}.npz"
 
 
 def read(path: Path, n: int, num_parts: int) -> Tensor | None:
-    """The stored parts; None where there are none, or a damaged file, which is then written anew."""
+    """The stored parts; None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return check_parts(archive["parts"].astype(np.int64), n, num_parts)
-    except (OSError, EOFError, KeyError, ValueError, TypeError, AttributeError):
-        return None
-    except (zipfile.BadZipFile, zlib.error, GraphError):
+    except (OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error):
         return None
 
 
 def write(path: Path, parts: Tensor) -> None:
-    """Store ``parts`` in one stroke. A folder that cannot be written costs time later, never the run."""
+    """Store ``parts`` atomically; a folder that cannot be written is not an error."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:

@@ -1,4 +1,4 @@
-"""The rules an assignment of nodes to parts obeys, ours or the user's."""
+"""The check of an assignment of nodes to parts, computed here or given by the user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lmc.errors import GraphError
 
 
 def check_parts(parts: Any, n: int, num_parts: int | None = None) -> Tensor:
-    """``parts`` as int64 [n] with every part 0 .. b-1 in use.
+    """``parts`` as int64 [n]; every part 0 .. b-1 has a node.
 
     Args:
         parts: the part of every node: a tensor, array or list of whole numbers.
-        n: nodes of the graph it is meant for.
-        num_parts: b, where the caller knows it; else the largest part plus one.
+        n: number of nodes of the graph.
+        num_parts: b, if known; by default the largest part plus one.
     """
     parts = torch.as_tensor(parts)
     if parts.dim() != 1 or parts.numel() != n:

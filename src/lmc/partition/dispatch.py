@@ -1,4 +1,4 @@
-"""One door to every partitioner."""
+"""``partition``: one function for every partitioner, with a cache on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from lmc.partition import cache as _cache
 from lmc.partition.check import check_parts
 from lmc.partition.metis import metis_parts
 from lmc.partition.propagation import propagated_parts
-from lmc.partition.shuffle import random_parts
+
+
+def random_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+    """Random parts whose sizes differ by at most one node: the baseline that every partitioner must beat."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(graph.num_nodes, generator=generator) % num_parts
+
 
 METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
     "metis": metis_parts,
@@ -27,10 +33,10 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
     """A part 0 .. ``num_parts`` - 1 for every node, int64 [n]; no part is empty.
 
     Args:
-        method: ``"metis"`` (fewest edges cut), ``"label-propagation"`` (for graphs METIS cannot hold) or
+        method: ``"metis"`` (fewest edges cut), ``"label-propagation"`` (for graphs too large for METIS) or
             ``"random"``.
         seed: the same seed gives the same parts.
-        cache: keep the result under the user's cache folder and use it next time (not for random parts, which
+        cache: store the result in the user's cache folder and read it the next time (not for random parts, which
             are drawn faster than read).
     """
     if method not in METHODS:
@@ -42,14 +48,14 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
     if num_parts == 1:
         return torch.zeros(graph.num_nodes, dtype=torch.int64)
     if method == "random" or not cache:
-        return _fresh(graph, num_parts, method, seed)
+        return _compute(graph, num_parts, method, seed)
     path = _cache.cache_path(graph, num_parts, method, seed)
     parts = _cache.read(path, graph.num_nodes, num_parts)
     if parts is None:
-        parts = _fresh(graph, num_parts, method, seed)
+        parts = _compute(graph, num_parts, method, seed)
         _cache.write(path, parts)
     return parts
 
 
-def _fresh(graph: Graph, num_parts: int, method: str, seed: int) -> Tensor:
+def _compute(graph: Graph, num_parts: int, method: str, seed: int) -> Tensor:
     return check_parts(METHODS[method](graph, num_parts, seed), graph.num_nodes, num_parts)

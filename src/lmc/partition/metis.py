@@ -18,10 +18,10 @@ def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
             "expected pymetis for method='metis' (got none): pip install pymetis, or use method='label-propagation'"
         ) from error
     adj = graph.adj.to("cpu")
-    # METIS hands the seed to srand, for which 0 and 1 are the same
+    # METIS passes the seed to srand, for which 0 and 1 are the same
     options = pymetis.Options(seed=(seed + 1) % 2**31)
     starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
-    if hasattr(pymetis, "CSRAdjacency"):  # the newer of two ways to pass the same arrays
+    if hasattr(pymetis, "CSRAdjacency"):  # newer versions of pymetis
         rows = pymetis.CSRAdjacency(adj_starts=starts, adjacent=neighbours)
         _, parts = pymetis.part_graph(num_parts, rows, options=options)
     else:
@@ -30,9 +30,9 @@ def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
 
 
 def fill_empty(parts: Tensor, num_parts: int) -> Tensor:
-    """Give every empty part one node of a part that has several.
+    """Move one node of a part that has several into every empty part.
 
-    METIS may leave parts empty when they are to hold a few nodes each; every method relies on a full range.
+    METIS may leave parts empty when they have only a few nodes each, and every method needs all parts.
     """
     empty = (torch.bincount(parts, minlength=num_parts) == 0).nonzero().squeeze(1)
     if empty.numel() == 0:

@@ -1,8 +1,9 @@
-"""Light partitioning by size-bounded label propagation, for graphs METIS cannot hold.
+"""Partitioning by size-bounded label propagation, for graphs that are too large for METIS.
 
-Every node starts alone and joins the cluster most of its neighbours are in, as long as that has room. The
-clusters, lined up so that neighbours stand together, are cut into parts of equal size, and the same vote, now
-between parts, polishes the borders. Memory stays within a few copies of the adjacency; nothing loops over nodes.
+Every node starts in a cluster of its own and joins the cluster of most of its neighbours, as long as its size is
+bounded. The clusters are ordered so that neighbours are close, and cut into parts of equal size. Further rounds of the
+same vote, now between parts, refine the borders. The memory is a few copies of the adjacency, and nothing loops over
+nodes.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from torch import Tensor
 from lmc.graph import Graph
 
 GROW_ROUNDS = 8
-POLISH_ROUNDS = 12
-GRAIN = 8  # clusters to a part: their size bounds the imbalance of the first cut
-ROOM = 1.2  # a part's largest size, over the mean, while borders are polished
+REFINE_ROUNDS = 12
+CLUSTERS_PER_PART = 8  # the size of clusters bounds the imbalance of the first cut
+MAX_BALANCE = 1.2  # the largest size of a part, over the mean, while borders are refined
 
 
 def propagated_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
@@ -27,14 +28,14 @@ def propagated_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     rng = np.random.default_rng(seed)
     adj = _scipy(graph)
     clusters = np.arange(n)
-    bound = max(1, n // (GRAIN * num_parts))
+    bound = max(1, n // (CLUSTERS_PER_PART * num_parts))
     if bound > 1:
         for _ in range(GROW_ROUNDS):
             clusters = _vote(adj, clusters, n, low=0, high=bound, rng=rng)
         clusters = np.unique(clusters, return_inverse=True)[1]
-    parts = _line_up(adj, clusters, num_parts)[clusters]
-    low, high = int(n / num_parts / ROOM), int(np.ceil(ROOM * n / num_parts))
-    for _ in range(POLISH_ROUNDS):
+    parts = _parts_of_clusters(adj, clusters, num_parts)[clusters]
+    low, high = int(n / num_parts / MAX_BALANCE), int(np.ceil(MAX_BALANCE * n / num_parts))
+    for _ in range(REFINE_ROUNDS):
         parts = _vote(adj, parts, num_parts, low=max(1, low), high=high, rng=rng)
     return torch.from_numpy(parts.astype(np.int64))
 
@@ -44,7 +45,7 @@ def _vote(
 ) -> np.ndarray:
     """One round: half of the nodes move to the label with most of their neighbours, where sizes allow."""
     best, gain = _majority(adj, labels, count, rng)
-    # neighbours that all swap labels at once would do so forever: a random half sits still
+    # neighbours that swap labels at once would do so forever, so a random half of the nodes stays
     movers = np.flatnonzero((gain > 0) & (rng.random(labels.size) < 0.5))
     movers = movers[np.argsort(-gain[movers], kind="stable")]
     size = np.bincount(labels, minlength=count)
@@ -58,27 +59,27 @@ def _vote(
 def _majority(
     adj: sp.csr_array, labels: np.ndarray, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For every node the label most of its neighbours have, and how many more these are than its own."""
+    """For every node the most frequent label of its neighbours, and how many more neighbours have it than its own."""
     n = labels.size
     own = sp.csr_array((np.ones(n, np.float32), labels.astype(np.int32), np.arange(n + 1)), shape=(n, count))
     votes = adj @ own  # [n, count], as sparse as the adjacency
     degree = np.diff(votes.indptr)
     row = np.repeat(np.arange(n), degree)
-    loyal = np.zeros(n, np.float32)
-    at_home = votes.indices == labels[row]
-    loyal[row[at_home]] = votes.data[at_home]
-    score = votes.data + 0.5 * rng.random(votes.nnz, dtype=np.float32)  # ties are settled by lot
+    own_votes = np.zeros(n, np.float32)
+    is_own = votes.indices == labels[row]
+    own_votes[row[is_own]] = votes.data[is_own]
+    score = votes.data + 0.5 * rng.random(votes.nnz, dtype=np.float32)  # breaks ties at random
     top = np.zeros(n, np.float32)
     some = degree > 0
     top[some] = np.maximum.reduceat(score, votes.indptr[:-1][some])
     winner = score == top[row]
     best = labels.copy()
     best[row[winner]] = votes.indices[winner]
-    return best, np.where(best == labels, 0.0, np.floor(top) - loyal)
+    return best, np.where(best == labels, 0.0, np.floor(top) - own_votes)
 
 
 def _rank(groups: np.ndarray) -> np.ndarray:
-    """For every element, how many earlier ones are of its group."""
+    """For every element, how many earlier elements are in its group."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -87,14 +88,14 @@ def _rank(groups: np.ndarray) -> np.ndarray:
     return rank
 
 
-def _line_up(adj: sp.csr_array, clusters: np.ndarray, num_parts: int) -> np.ndarray:
-    """The part of every cluster: clusters in an order that keeps neighbours close, cut in equal stretches."""
+def _parts_of_clusters(adj: sp.csr_array, clusters: np.ndarray, num_parts: int) -> np.ndarray:
+    """The part of every cluster: clusters in an order that keeps neighbours close, cut into ranges of equal size."""
     n, count = clusters.size, int(clusters.max()) + 1
     member = sp.csr_array((np.ones(n, np.float32), clusters, np.arange(n + 1)), shape=(n, count))
     between = sp.csr_array(member.T @ adj @ member)
     order = reverse_cuthill_mckee(between, symmetric_mode=True)
     size = np.bincount(clusters, minlength=count)[order]
-    middle = 2 * np.cumsum(size) - size  # twice the middle of each cluster's stretch
+    middle = 2 * np.cumsum(size) - size  # twice the middle of each cluster's range
     parts = np.empty(count, dtype=np.int64)
     parts[order] = middle * num_parts // (2 * n)
     return parts

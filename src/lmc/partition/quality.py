@@ -1,4 +1,4 @@
-"""How good a partition is: what it cuts, how even it is, how large the halos are."""
+"""The quality of a partition: the share of edges cut, the balance and the size of halos."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from lmc.partition.check import check_parts
 class Quality:
     """Figures of one partition.
 
-    ``edge_cut`` is the share of edges between two parts and ``kept`` its complement, the share of messages a
-    method without a halo keeps; ``balance`` is the largest part over the mean; ``halo_ratio`` is the mean
-    over parts of |N(V_B) \\ V_B| / |V_B|.
+    Args:
+        edge_cut: the share of edges between two parts.
+        balance: the size of the largest part over the mean.
+        halo_ratio: the mean over parts of |N(V_B) \\ V_B| / |V_B|.
+        kept: 1 - ``edge_cut``, the share of messages that a method without a halo keeps.
     """
 
     num_parts: int
@@ -36,7 +38,7 @@ def quality(graph: Graph, parts: Tensor) -> Quality:
     row, col = graph.adj.row_index(), graph.adj.indices
     crossing = parts[row] != parts[col]
     edge_cut = float(crossing.sum()) / max(graph.adj.nnz, 1)
-    # a node stands once in the halo of every other part it has a neighbour in
+    # a node is once in the halo of every other part in which it has a neighbour
     pairs = (parts[row[crossing]] * n + col[crossing]).unique()
     halo = torch.bincount(pairs // n, minlength=b)
     return Quality(

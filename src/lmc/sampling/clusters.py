@@ -1,4 +1,4 @@
-"""Mini-batches of whole parts: which parts go together, and where their nodes lie."""
+"""Mini-batches of whole parts: which parts form a batch, and which rows their nodes have."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmc.sampling.seeds import derive
+from lmc.sampling.seeds import generator
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """b parts, c of them a batch, drawn without replacement.
+    """Batches of c parts out of b, drawn without replacement.
 
-    Nodes are renumbered once so that every part is a contiguous run; with ``redraw=False`` the parts of each (then
-    fixed) batch are neighbours too, and a core is ONE run of rows.
+    Nodes are renumbered once so that every part is a contiguous range of rows. With ``redraw=False`` the parts of each
+    batch, which is then fixed, are adjacent too, and a core is one range of rows.
 
     Args:
         order: node ``order[i]`` of the graph becomes row ``i`` of the run.
-        offsets: part k (in run order) holds the rows ``offsets[k]:offsets[k + 1]``.
+        offsets: part k (in the order of the run) has the rows ``offsets[k]:offsets[k + 1]``.
         per_batch: c.
         redraw: draw new batches every epoch instead of fixing them once.
-        seed: of the draws; an epoch's batches depend on it and the epoch's number alone.
+        seed: the batches of an epoch depend only on it and on the number of the epoch.
     """
 
     order: Tensor
@@ -35,7 +37,7 @@ class Clusters:
     def of(cls, parts: Tensor, per_batch: int, redraw: bool, seed: int) -> Clusters:
         """Clusters of the assignment ``parts`` [n]."""
         num_parts = int(parts.max()) + 1
-        shuffled = torch.randperm(num_parts, generator=_generator(seed, "parts"))
+        shuffled = torch.randperm(num_parts, generator=generator(CPU, seed, "parts"))
         rank = torch.empty_like(shuffled)
         rank[shuffled] = torch.arange(num_parts)
         position = rank[parts.cpu()]
@@ -52,20 +54,16 @@ class Clusters:
         return -(-self.num_parts // self.per_batch)
 
     def epoch(self, number: int) -> list[tuple[int, ...]]:
-        """The batches of one epoch, each a tuple of ascending parts, in the order they are used."""
-        generator = _generator(self.seed, "epoch", number)
+        """The batches of one epoch in their order, each a tuple of ascending parts."""
+        source = generator(CPU, self.seed, "epoch", number)
         if self.redraw:
-            drawn = torch.randperm(self.num_parts, generator=generator).split(self.per_batch)
+            drawn = torch.randperm(self.num_parts, generator=source).split(self.per_batch)
             return [tuple(sorted(group.tolist())) for group in drawn]
         fixed = torch.arange(self.num_parts).split(self.per_batch)
-        return [tuple(fixed[k].tolist()) for k in torch.randperm(len(fixed), generator=generator).tolist()]
+        return [tuple(fixed[k].tolist()) for k in torch.randperm(len(fixed), generator=source).tolist()]
 
     def core(self, parts: tuple[int, ...]) -> slice | Tensor:
-        """The rows of a batch: a slice where they are contiguous, else row numbers."""
+        """The rows of a batch: a slice if they are contiguous, else row numbers."""
         if parts[-1] - parts[0] + 1 == len(parts):
             return slice(self.offsets[parts[0]], self.offsets[parts[-1] + 1])
         return torch.cat([torch.arange(self.offsets[k], self.offsets[k + 1]) for k in parts])
-
-
-def _generator(seed: int, *names: object) -> torch.Generator:
-    return torch.Generator().manual_seed(derive(seed, *names))

@@ -1,4 +1,4 @@
-"""Ego subgraphs: a small sampled neighbourhood around every root, all of them side by side in one matrix."""
+"""Ego subgraphs: a small sampled neighbourhood of every root, as the blocks of one block-diagonal matrix."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lmc.sampling.neighbours import Neighbours, places
 def egos(
     neighbours: Neighbours, roots: Tensor, fanouts: Sequence[int], generator: torch.Generator
 ) -> tuple[Tensor, CSR]:
-    """The nodes of every root's subgraph, all roots first, and P induced on each subgraph: blocks on the diagonal.
+    """The nodes of every root's subgraph, all roots first, and P induced on each subgraph, as diagonal blocks.
 
-    From each root a hop is drawn for every one of ``fanouts``, of at most so many neighbours a node. A node near two
-    roots has a row for each.
+    From each root one hop is drawn for each of ``fanouts``, with at most that many neighbours per node. A node in the
+    subgraphs of two roots has a row in each.
     """
     P, n = neighbours.P, neighbours.P.num_rows
     own = torch.arange(roots.numel(), device=roots.device) * n + roots  # (root, node) as one number
@@ -29,7 +29,9 @@ def egos(
         newest = reached[~torch.isin(reached, pairs)]
         pairs = torch.cat([pairs, newest])
     pairs, order = pairs.sort()
-    is_root = order < roots.numel()  # the roots came first, in their order, and owners ascend with the pairs
+    is_root = (
+        order < roots.numel()
+    )  # the roots came first, in their order, and the roots of pairs ascend with the pairs
     position = torch.cat([places(is_root, roots.numel()), places(~is_root, pairs.numel() - roots.numel())])
     return pairs[position] % n, _induced(P, pairs, position, n)
 

@@ -1,4 +1,4 @@
-"""Drawing with unequal chances, and the weights that make up for them."""
+"""Importance sampling: draws with unequal probabilities, and the weights that correct for them."""
 
 from __future__ import annotations
 
@@ -8,43 +8,37 @@ from torch import Tensor
 from lmc.graph import CSR
 
 
-def weighted_draw(chances: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """``size`` numbers drawn with replacement, number i in proportion to chances[i]."""
-    total = chances.cumsum(0, dtype=torch.float64)
-    return draw_from(total, size, generator)
-
-
 def draw_from(total: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """The same from the running sum of the chances, for chances that do not change."""
+    """``size`` numbers drawn with replacement; ``total`` is the running sum of their chances, in float64."""
     uniform = torch.rand(size, dtype=torch.float64, device=total.device, generator=generator)
-    # right: the first whose sum exceeds the draw, so that chances of zero are never met
+    # right=True: the first number whose sum exceeds the draw, so that a chance of zero is never drawn
     return torch.searchsorted(total, uniform * total[-1], right=True).clamp_(max=total.numel() - 1)
 
 
 def importance_weights(chances: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Weights w [len(chances)] with E[w_i] = 1 where the chance is positive, at most ``size`` of them not zero.
+    """Weights w [len(chances)] with E[w_i] = 1 where the chance is positive; at most ``size`` of them are not zero.
 
-    w_i = (times i was drawn) / (size * q_i) with q the normalised chances. Where ``size`` is no less than the number of
-    candidates nothing is estimated: all weights are 1. Nothing waits for a GPU.
+    w_i = (times i was drawn) / (size * q_i) with q the normalised chances. If ``size`` is at least the number of
+    positive chances, nothing is estimated and their weights are 1. The host does not wait for a GPU.
     """
     candidates = chances > 0
     if size >= chances.numel():
         return candidates.to(chances.dtype)
-    drawn = weighted_draw(chances, size, generator)
+    drawn = draw_from(chances.cumsum(0, dtype=torch.float64), size, generator)
     times = chances.new_zeros(chances.numel()).index_add_(0, drawn, chances.new_ones(size))
     weights = times * (chances.sum() / size) / chances.where(candidates, 1)
     return torch.where(candidates.sum() <= size, candidates.to(chances.dtype), weights)
 
 
 class ColumnNorms:
-    """|P[rows, u]|^2 of every column u, the diagonal left out: how much a node matters to others."""
+    """|P[rows, u]|^2 of every column u without the diagonal: the weight of a node for other nodes."""
 
     def __init__(self, P: CSR) -> None:
         self.P = P
         there = P.row_index() != P.indices
         self._squares = P.data.square().where(there, 0)
         self.sums = P.data.new_zeros(P.num_rows).index_add_(0, P.row_index(), P.data.where(there, 0))
-        """The sum of every row of P, the diagonal left out."""
+        """The sum of every row of P without the diagonal."""
 
     def of(self, entries: Tensor | None = None) -> Tensor:
         """Over the given entries of P, by default over all."""

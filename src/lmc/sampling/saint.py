@@ -1,6 +1,6 @@
-"""Subgraph sampling with unequal chances: nodes, edges or random walks, drawn on the device from the CSR.
+"""Subgraph sampling with unequal probabilities: nodes, edges or random walks, drawn on the device from the CSR.
 
-Each sampler draws with replacement and gives the set of nodes it met, ascending.
+Each sampler draws with replacement and returns the set of nodes it drew, ascending.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Nodes:
         self._size = size
 
     def __call__(self, generator: torch.Generator) -> Tensor:
-        return _once(draw_from(self._total, self._size, generator), self._total.numel())
+        return _distinct(draw_from(self._total, self._size, generator), self._total.numel())
 
 
 class Edges:
@@ -42,11 +42,11 @@ class Edges:
 
     def __call__(self, generator: torch.Generator) -> Tensor:
         drawn = draw_from(self._total, self._size, generator)
-        return _once(torch.cat([self._row[drawn], self._adj.indices[drawn].long()]), self._adj.num_rows)
+        return _distinct(torch.cat([self._row[drawn], self._adj.indices[drawn].long()]), self._adj.num_rows)
 
 
 class Walks:
-    """``size`` random walks of ``length`` steps from uniform roots; a walk that finds no neighbour stays."""
+    """``size`` random walks of ``length`` steps from uniform roots; a walk stays at a node without neighbours."""
 
     def __init__(self, adj: CSR, size: int, length: int) -> None:
         self._adj, self._degrees, self._size, self._length = adj, adj.degrees().long(), size, length
@@ -54,19 +54,18 @@ class Walks:
     def __call__(self, generator: torch.Generator) -> Tensor:
         adj, device = self._adj, self._adj.device
         here = torch.randint(adj.num_rows, (self._size,), device=device, generator=generator)
-        met = [here]
+        visited = [here]
         for _ in range(self._length):
             degree = self._degrees[here]
             uniform = torch.rand(self._size, dtype=torch.float64, device=device, generator=generator)
             step = torch.minimum((uniform * degree).long(), degree - 1).clamp_(min=0)
             entry = (adj.indptr[here] + step).clamp_(max=adj.nnz - 1)
             here = torch.where(degree > 0, adj.indices[entry].long(), here)
-            met.append(here)
-        return _once(torch.cat(met), adj.num_rows)
+            visited.append(here)
+        return _distinct(torch.cat(visited), adj.num_rows)
 
 
-def _once(nodes: Tensor, num_nodes: int) -> Tensor:
-    """Every node once, ascending; a mark for each is quicker than sorting."""
-    return (
-        torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device).index_fill_(0, nodes, True).nonzero().squeeze(1)
-    )
+def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
+    """The distinct nodes, ascending; a mask over all nodes is faster than sorting."""
+    mask = torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device)
+    return mask.index_fill_(0, nodes, True).nonzero().squeeze(1)
