@@ -1,4 +1,4 @@
-"""check_model finds what holds, and what does not."""
+"""``check_model`` reports which properties hold and which do not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_good_models_pass(model: nn.Module, graph: object) -> None:
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_what_depends_on_the_model_is_said() -> None:
+def test_properties_that_depend_on_the_model_are_reported() -> None:
     linear, attention, maximum = (
         check_model(m) for m in (models.GCN(5, 8, 2, 3), models.GAT(5, 8, 2, 3), models.EdgeCNN(5, 8, 2, 3))
     )
@@ -46,14 +46,14 @@ def test_what_depends_on_the_model_is_said() -> None:
     assert check_model(GCN(5, 8, 3, norm="batch"))[name].holds is None
 
 
-def test_a_network_that_cannot_be_cut_is_told_why() -> None:
+def test_a_network_that_cannot_be_divided_is_reported_with_the_reason() -> None:
     report = check_model(models.GCN(5, 8, 2, 3, norm="GraphNorm"))
     assert not report.ok
     assert "row-wise" in str(report)
 
 
 class BadLayer(Layer):
-    """A layer with one fault of each kind."""
+    """A layer with the given fault."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class BadLayer(Layer):
             h = h - h.mean(0)
         s = self.lin(P(h), p)
         if self.fault == "parameter":
-            s = s * self.scale  # a row-wise map that is taught by all rows
+            s = s * self.scale  # a row-wise map whose parameter takes gradient from all rows
         if self.fault == "affine":
             s = s * s.sigmoid()
         if self.fault == "chance" and self.training:
@@ -75,6 +75,8 @@ class BadLayer(Layer):
 
 
 class Bad(Model):
+    """Two layers, the second with the given fault."""
+
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
     constant_input = True
@@ -92,17 +94,17 @@ class Bad(Model):
     ("fault", "found"),
     [
         ("none", None),
-        ("rows", "rows alone"),
-        ("parameter", "taught by core rows"),
+        ("rows", "computed in chunks"),
+        ("parameter", "gradient from core rows"),
         ("affine", "exact with exact histories"),
-        ("chance", "own chance"),
+        ("chance", "generator of the run"),
     ],
 )
 def test_each_fault_is_found(fault: str, found: str | None) -> None:
     report = check_model(Bad(fault))
     failed = {c.name for c in report.checks if c.holds is False and c.name != "parameters used"}
     assert (found in failed) if found else not failed, str(report)
-    assert report.ok is (not failed & set(REQUIRED))
+    assert report.ok is (found not in REQUIRED)
 
 
 def test_the_report_is_a_table() -> None:
@@ -115,7 +117,7 @@ def test_the_report_is_a_table() -> None:
         report["nothing of the kind"]
 
 
-def test_misuse_is_an_error() -> None:
+def test_incorrect_arguments_are_errors() -> None:
     with pytest.raises(ConfigError, match=r"torch\.nn\.Module"):
         check_model("gcn")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="inputs"):

@@ -120,7 +120,9 @@ def read_records(path: Path, kind: Callable[..., R]) -> list[R]:
         except (ValueError, TypeError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
-            raise CheckpointError(f"expected one JSON record a line in {path} (got line {number}: {error})") from error
+            raise CheckpointError(
+                f"expected one JSON record per line in {path} (got line {number}: {error})"
+            ) from error
     return records
 
 

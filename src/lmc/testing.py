@@ -1,4 +1,4 @@
-"""``check_model``: what holds for a model of yours, measured in float64 on a small graph."""
+"""``check_model``: which properties a model has, measured in float64 on a small graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUM_NODES, NUM_PARTS = 60, 4
 
 @dataclass(frozen=True)
 class Check:
-    """One fact. ``holds`` is None where it does not apply; ``error`` is relative, where something was measured."""
+    """One property. ``holds`` is None if it does not apply; ``error`` is a relative error, if one was measured."""
 
     name: str
     holds: bool | None
@@ -36,14 +36,14 @@ class Check:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What :func:`check_model` found; prints as a table, and ``report["name"]`` is one of its lines."""
+    """The result of :func:`check_model`; prints as a table, and ``report["name"]`` is one of its checks."""
 
     model: str
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every method may be used: nothing that has to hold does not."""
+        """Whether every required property holds, so that every method may be used."""
         return all(check.holds is not False for check in self.checks if check.name in REQUIRED)
 
     def __getitem__(self, name: str) -> Check:
@@ -60,30 +60,32 @@ class ModelReport:
         widths = [max(len(row[k]) for row in rows) for k in range(3)]
         lines = ["  ".join(row[k].ljust(widths[k]) for k in range(3)) + "  " + row[3] for row in rows]
         return "\n".join(
-            [f"{self.model}: {'what has to hold, holds' if self.ok else 'something that has to hold does NOT'}", *lines]
+            [
+                f"{self.model}: {'all required properties hold' if self.ok else 'a required property does NOT hold'}",
+                *lines,
+            ]
         )
 
 
-CUT, FORWARD, CHUNKS = "can be cut into layers", "forward pass", "rows alone"
-ONE_PART, CORE, EXACT = "exact on one part", "taught by core rows", "exact with exact histories"
-LINEAR, FIRST, USED, CHANCE = "CMC applies", "P X computed once", "parameters used", "own chance"
-REQUIRED = (CUT, FORWARD, CHUNKS, ONE_PART, CORE, CHANCE)
+CUT, FORWARD, CHUNKS = "divided into layers", "forward pass", "computed in chunks"
+ONE_PART, CORE, EXACT = "exact on one part", "gradient from core rows", "exact with exact histories"
+LINEAR, FIRST, USED, GENERATOR = "CMC applies", "P X computed once", "parameters used", "generator of the run"
+REQUIRED = (CUT, FORWARD, CHUNKS, ONE_PART, CORE, GENERATOR)
 
 
 def check_model(model: nn.Module, graph: Graph | None = None) -> ModelReport:
-    """What holds for ``model``: of :mod:`lmc.models`, of your own, wrapped, or a network that :func:`lmc.wrap` takes.
+    """Measure which properties ``model`` has; a float64 copy is measured, and the model itself is not changed.
 
-    The model is copied, in float64, and left as it is.
+    These are checked: the network can be divided into layers; the forward pass gives one row of logits per node; rows
+    computed in chunks equal those computed at once; one part gives the full gradient; over several parts, gradients
+    from core rows add up to the full gradient (backward SGD); so do those of LMC4Conv with exact histories; whether the
+    aggregation is linear (CMC); whether the first aggregation is computed once; whether every parameter is used;
+    whether a step leaves torch's global generator unchanged.
 
     Args:
-        graph: where to measure; by default a connected graph of 60 nodes that fits the model. Take a small one: the
-            full gradient is computed again and again.
-
-    The checks: the network can be cut at its convolutions; the forward pass gives one row of logits a node; rows
-    computed alone, chunk by chunk, are those of the whole; the gradient of one part is the full gradient; over several
-    parts, parameters taught by core rows add up to it (backward SGD); LMC4Conv with exact histories adds up to it;
-    whether the aggregation is linear (CMC); whether the first aggregation is done once; whether every parameter is
-    used; whether a step leaves torch's global generator alone.
+        model: a native model, a model of your own, or a network that :func:`lmc.wrap` accepts.
+        graph: where to measure; by default a connected graph of 60 nodes that fits the model. It should be small,
+            because the full gradient is computed several times.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"expected a torch.nn.Module (got {type(model).__name__})")
@@ -111,7 +113,7 @@ def _checks(model: Model, g: Graph) -> Iterator[Check]:
         return
     yield _tried(CHUNKS, lambda: _in_chunks(model, g, logits), "a row depends on other rows outside an aggregation")
     yield _tried(ONE_PART, lambda: _error(_swept(LMC4Conv(), g, model, 1), want), "")
-    hint = "a parameter is taught by halo rows: build row-wise maps from lmc.models, or use torch's functions"
+    hint = "a parameter takes gradient from halo rows: build row-wise maps from lmc.models, or use torch's functions"
     yield _tried(CORE, lambda: _error(_swept(BackwardSGD(clusters_per_batch=1), g, model, NUM_PARTS), want), hint)
     yield _exact(model, g, want, statistics)
     if model.linear:
@@ -127,7 +129,7 @@ def _checks(model: Model, g: Graph) -> Iterator[Check]:
     unused = [k for k, v in want.items() if not bool(v.any())]
     yield Check(USED, not unused, note=f"no gradient for {', '.join(unused)}" if unused else "")
     own = _keeps_generator(model, g)
-    yield Check(CHANCE, own, note="" if own else "use dropout of lmc.models, F.dropout or nn.Dropout")
+    yield Check(GENERATOR, own, note="" if own else "use dropout of lmc.models, F.dropout or nn.Dropout")
 
 
 def _exact(model: Model, g: Graph, want: dict[str, Tensor], statistics: bool) -> Check:
@@ -138,7 +140,7 @@ def _exact(model: Model, g: Graph, want: dict[str, Tensor], statistics: bool) ->
         error = _error(_swept(method, g, model, NUM_PARTS), want)
         return Check(EXACT, None, error, "the Jacobian of an incomplete aggregate is not that of the whole one")
     return _tried(EXACT, lambda: _error(_swept(method, g, model, NUM_PARTS), want), "what follows an aggregation "
-                  "inside a layer is not affine: say so (Layer.affine), or move it into activate")  # fmt: skip
+                  "inside a layer is not affine: set Layer.affine to False, or move it into activate")  # fmt: skip
 
 
 def _tried(name: str, measure: Callable[[], float], hint: str) -> Check:
@@ -151,7 +153,7 @@ def _tried(name: str, measure: Callable[[], float], hint: str) -> Check:
 
 
 def _graph(model: Model) -> Graph:
-    """A ring with chords, degrees from 2 up."""
+    """A ring with random chords."""
     g, n = torch.Generator().manual_seed(0), NUM_NODES
     ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
     order = torch.randperm(n, generator=g)
@@ -171,7 +173,7 @@ def _graph(model: Model) -> Graph:
 def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
     """The full gradient by plain autograd through the plain forward pass, and its logits in evaluation mode."""
     model = copy.deepcopy(model)
-    if model.owns_forward:  # a wrapped network is compared with itself, run by PyG but for its dropout
+    if model.owns_forward:  # a wrapped network is compared with PyG's own pass, without dropout
         x = g.x.to_dense() if isinstance(g.x, CSR) else g.x
         edges = torch.stack([g.adj.indices.long(), g.adj.row_index()])
 
@@ -214,7 +216,7 @@ def _swept(method: Method, g: Graph, model: Model, num_parts: int) -> dict[str, 
 
 
 def _error(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
-    """The largest relative error of any parameter; one whose gradient is zero in truth is measured by the whole."""
+    """The largest relative error of any parameter; for a zero gradient, relative to that of all parameters."""
     floor = 1e-4 * sum(float(w.square().sum()) for w in want.values()) ** 0.5
     return max(float((got[k] - w).norm()) / max(float(w.norm()), floor) for k, w in want.items())
 

@@ -1,4 +1,4 @@
-"""A hand-written graph of six nodes, in the forms a user may bring it."""
+"""A hand-written graph of six nodes, as arrays and as a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def file(arrays: dict[str, np.ndarray], tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Named sets are looked for in empty folders only; the cache is returned."""
+    """Make the searched folders empty, and return the cache folder."""
     monkeypatch.delenv("LMC_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "lmc" / "data"

@@ -1,4 +1,4 @@
-"""What becomes of a downloaded set; the download itself is the readers' own."""
+"""Graphs made from downloaded sets, with the readers of PyG and OGB replaced."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ def ring(n: int) -> Data:
     ("name", "reader"),
     [("amazon-photo", "Amazon"), ("coauthor-physics", "Coauthor"), ("dblp", "CitationFull")],
 )
-def test_sets_without_a_split_get_one(name: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_sets_without_a_split_are_split_by_class(
+    name: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
 
     def read(root: str, subset: str) -> list[Data]:
-        asked.append((root, subset))
+        calls.append((root, subset))
         return [ring(300)]
 
     monkeypatch.setattr(torch_geometric.datasets, reader, read)
     g = fetch.fetch(name, tmp_path)
     assert [int(m.sum()) for m in (g.train, g.val, g.test)] == [60, 90, 150]
-    assert isinstance(g.x, CSR), "words stay sparse"
+    assert isinstance(g.x, CSR), "bags of words stay sparse"
     assert g.num_edges == 300
     assert g.name == name
-    assert asked[0][0].startswith(str(tmp_path))
+    assert len(calls) == 1
+    assert calls[0][0].startswith(str(tmp_path))
+    assert calls[0][1] in name
 
 
 def test_public_splits_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +54,8 @@ def test_public_splits_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(fetch.fetch("cora", tmp_path).train, data.train_mask)
 
 
-def test_ogb_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shape of what the ogb package returns: arrays, a column of classes, a dictionary of splits."""
+def test_arrays_of_the_ogb_package_become_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ogb package returns arrays, a column of classes and a dictionary of splits."""
     data = ring(30)
 
     class NodePropPredDataset:

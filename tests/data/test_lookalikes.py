@@ -1,3 +1,5 @@
+"""Lookalikes: their sizes, degrees, communities, splits and learnability."""
+
 from __future__ import annotations
 
 import pytest
@@ -27,19 +29,19 @@ def small() -> dict[str, Graph]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_numbers(small: dict[str, Graph], name: str) -> None:
+def test_sizes_follow_the_scale(small: dict[str, Graph], name: str) -> None:
     g, spec, scale = small[name], LOOKALIKES[name], SMALL[name]
     assert g.num_nodes == round(spec.nodes * scale)
     assert g.num_edges == round(spec.edges * scale)
     assert (g.num_features, g.num_classes, g.multi_label) == (spec.features, spec.classes, spec.multi_label)
-    assert int(g.adj.degrees().min()) >= 1, "nobody is isolated"
+    assert int(g.adj.degrees().min()) >= 1, "no node is isolated"
     if not g.multi_label:
         assert int(torch.bincount(g.y, minlength=spec.classes).min()) > 0, "every class occurs"
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_passes_every_check_of_a_graph(small: dict[str, Graph], name: str) -> None:
-    """Generators build the CSR themselves: no duplicates, no loops, both directions, disjoint splits."""
+def test_the_graph_passes_every_check(small: dict[str, Graph], name: str) -> None:
+    """The generator builds the CSR itself, so duplicates, self-loops, directions and splits are checked here."""
     g = small[name]
     edges = torch.stack([g.adj.row_index(), g.adj.indices.long()])
     again = Graph.from_edges(
@@ -59,7 +61,7 @@ def test_sizes_are_those_of_the_real_set(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "ppi-like"])
-def test_split_shares(small: dict[str, Graph], name: str) -> None:
+def test_splits_have_the_shares_of_the_real_set(small: dict[str, Graph], name: str) -> None:
     g = small[name]
     shares = [float(mask.float().mean()) for mask in (g.train, g.val, g.test)]
     assert shares == pytest.approx(LOOKALIKES[name].splits, abs=0.01)
@@ -93,13 +95,13 @@ def test_same_seed_same_graph() -> None:
     assert not torch.equal(a.x, c.x)
 
 
-def test_the_global_seed_is_left_alone() -> None:
+def test_the_global_generator_is_not_used() -> None:
     before = torch.random.get_rng_state()
     lmc.data.load("tiny-like")
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_scale_as_suffix() -> None:
+def test_the_scale_may_be_a_suffix_of_the_name() -> None:
     a, b = lmc.data.load("arxiv-like@0.02"), lmc.data.load("Arxiv_like", scale=0.02)
     assert a.fingerprint == b.fingerprint
     assert a.name == "arxiv-like@0.02"
@@ -118,20 +120,20 @@ def test_scale_as_suffix() -> None:
         ("arxivlike", None, "did you mean arxiv-like"),
     ],
 )
-def test_bad_scale(source: str, scale: float | None, message: str) -> None:
+def test_invalid_scales_are_refused(source: str, scale: float | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
         lmc.data.load(source, scale=scale)
 
 
 @pytest.mark.parametrize("name", ["arxiv-like", "flickr-like", "reddit-like", "products-like"])
-def test_heavy_tail(small: dict[str, Graph], name: str) -> None:
+def test_degrees_are_heavy_tailed(small: dict[str, Graph], name: str) -> None:
     degrees = small[name].adj.degrees().float()
     assert float(degrees.max()) > 8 * float(degrees.mean())
     assert float(degrees.median()) < float(degrees.mean())
 
 
 @pytest.mark.parametrize(("name", "scale"), [("arxiv-like", 0.1), ("flickr-like", 0.25), ("reddit-like", 0.05)])
-def test_metis_keeps_what_it_keeps_of_the_real_set(name: str, scale: float) -> None:
+def test_metis_keeps_the_share_of_edges_that_it_keeps_of_the_real_set(name: str, scale: float) -> None:
     spec = LOOKALIKES[name]
     g = lmc.data.load(name, scale=scale)
     kept = quality(g, partition(g, round(spec.parts * scale), cache=False)).kept
@@ -140,7 +142,7 @@ def test_metis_keeps_what_it_keeps_of_the_real_set(name: str, scale: float) -> N
     assert with_loops == pytest.approx(spec.kept, abs=0.1)
 
 
-def test_parts_are_not_classes(small: dict[str, Graph]) -> None:
+def test_no_part_consists_of_one_class(small: dict[str, Graph]) -> None:
     g = small["arxiv-like"]
     parts = partition(g, 4, cache=False)
     held = torch.zeros(4, g.num_classes).index_put_((parts, g.y), torch.ones(g.num_nodes), accumulate=True)
@@ -148,7 +150,7 @@ def test_parts_are_not_classes(small: dict[str, Graph]) -> None:
 
 
 def _ridge_accuracy(g: Graph, x: Tensor) -> float:
-    """Test accuracy of the least-squares classifier on ``x``: no chance, no tuning."""
+    """Test accuracy of the least-squares classifier on ``x``, which has no random choices."""
     x = torch.cat([x, torch.ones(x.shape[0], 1)], dim=1).double()
     target = torch.nn.functional.one_hot(g.y, g.num_classes).double()
     gram = x[g.train].T @ x[g.train] + 0.1 * torch.eye(x.shape[1])
@@ -157,7 +159,7 @@ def _ridge_accuracy(g: Graph, x: Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", ["tiny-like", "arxiv-like", "products-like"])
-def test_neighbours_tell_more_than_the_node(small: dict[str, Graph], name: str) -> None:
+def test_neighbours_are_more_informative_than_the_node(small: dict[str, Graph], name: str) -> None:
     g = small[name]
     assert isinstance(g.x, Tensor)
     P = gcn_norm(g.adj)

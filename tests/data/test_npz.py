@@ -1,3 +1,5 @@
+"""The .npz file format: round trips, damaged files and invalid arrays."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -28,7 +30,7 @@ def assert_same(a: Graph, b: Graph) -> None:
     assert all(torch.equal(p, q) and p.dtype == q.dtype for p, q in pairs)
 
 
-def test_reads_the_format(file: Path) -> None:
+def test_a_file_becomes_a_graph(file: Path) -> None:
     g = lmc.data.load(file)
     assert (g.name, g.num_nodes, g.num_edges, g.num_features, g.num_classes) == ("six", 6, 7, 2, 2)
     assert_same(g, lmc.data.load(str(file)))
@@ -36,7 +38,7 @@ def test_reads_the_format(file: Path) -> None:
 
 @pytest.mark.parametrize("features", ["dense", "sparse", "double"])
 @pytest.mark.parametrize("labels", ["single", "multi", "one column"])
-def test_round_trip(file: Path, tmp_path: Path, features: str, labels: str) -> None:
+def test_a_written_graph_is_read_unchanged(file: Path, tmp_path: Path, features: str, labels: str) -> None:
     g = lmc.data.load(file)
     x: Any = g.x
     if features == "sparse":
@@ -49,10 +51,10 @@ def test_round_trip(file: Path, tmp_path: Path, features: str, labels: str) -> N
     made = Graph(g.adj, x, y, g.train, g.val, g.test, columns, "made")
     path = lmc.data.save(made, tmp_path / "sub" / "made.npz")
     assert_same(made, lmc.data.load(path))
-    assert [p.name for p in path.parent.iterdir()] == ["made.npz"], "temporary files stay behind"
+    assert [p.name for p in path.parent.iterdir()] == ["made.npz"], "no temporary file may remain"
 
 
-def test_a_failed_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     g, before = lmc.data.load(file), file.read_bytes()
 
     def full_disk(*_: object, **__: object) -> None:
@@ -65,24 +67,24 @@ def test_a_failed_write_leaves_the_old_file(file: Path, monkeypatch: pytest.Monk
     assert list(file.parent.glob(".*")) == []
 
 
-def test_refuses_to_write_another_suffix(file: Path, tmp_path: Path) -> None:
+def test_another_suffix_is_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"ending in \.npz"):
         lmc.data.save(lmc.data.load(file), tmp_path / "graph.pt")
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file"):
         lmc.data.load(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.95])
-def test_truncated_file(file: Path, share: float) -> None:
+def test_a_truncated_file_is_reported(file: Path, share: float) -> None:
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
     with pytest.raises(DataError, match=r"six\.npz"):
         lmc.data.load(file)
 
 
-def test_flipped_bytes(file: Path) -> None:
+def test_overwritten_bytes_are_reported(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[200:240] = bytes(40)
     file.write_bytes(content)
@@ -90,13 +92,13 @@ def test_flipped_bytes(file: Path) -> None:
         lmc.data.load(file)
 
 
-def test_no_zip_at_all(file: Path) -> None:
+def test_a_text_file_is_reported(file: Path) -> None:
     file.write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="no zip or holds Python objects"):
         lmc.data.load(file)
 
 
-def test_single_array(file: Path) -> None:
+def test_a_file_with_a_single_array_is_reported(file: Path) -> None:
     with file.open("wb") as stream:
         np.save(stream, np.zeros(3))
     with pytest.raises(DataError, match="single array"):
@@ -110,7 +112,7 @@ def test_pickled_objects_are_not_loaded(file: Path, arrays: dict[str, np.ndarray
 
 
 @pytest.mark.parametrize("key", ["edge_index", "x", "y", "train_idx", "val_idx", "test_idx"])
-def test_missing_key(file: Path, arrays: dict[str, np.ndarray], key: str) -> None:
+def test_a_missing_key_is_named(file: Path, arrays: dict[str, np.ndarray], key: str) -> None:
     del arrays[key]
     np.savez(file, **arrays)
     with pytest.raises(DataError, match=f"expected the keys {key}"):
@@ -118,7 +120,7 @@ def test_missing_key(file: Path, arrays: dict[str, np.ndarray], key: str) -> Non
 
 
 @pytest.mark.parametrize("key", ["num_nodes", "num_classes", "undirected"])
-def test_optional_key(file: Path, arrays: dict[str, np.ndarray], key: str) -> None:
+def test_optional_keys_may_be_missing(file: Path, arrays: dict[str, np.ndarray], key: str) -> None:
     del arrays[key]
     np.savez(file, **arrays)
     assert lmc.data.load(file).num_classes == 2
@@ -134,8 +136,8 @@ BROKEN = [
     ({"edge_index": np.array([[0, 1, 1], [1, 0, 1]])}, "no self-loops"),
     ({"edge_index": np.array([[0, 1, 0, 1], [1, 0, 1, 0]])}, "no duplicate edges"),
     ({"edge_index": ONE_WAY}, "both directions"),
-    ({"x": np.zeros((5, 2))}, "one feature row a node"),
-    ({"x": np.zeros(6)}, "one feature row a node"),
+    ({"x": np.zeros((5, 2))}, "one feature row per node"),
+    ({"x": np.zeros(6)}, "one feature row per node"),
     ({"x": np.zeros((6, 0))}, "at least one feature column"),
     ({"x": np.full((6, 2), np.nan)}, "finite features"),
     ({"x": np.full((6, 2), "a")}, "numeric arrays"),
@@ -157,14 +159,16 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN, ids=[m for _, m in BROKEN])
-def test_broken_graph(file: Path, arrays: dict[str, np.ndarray], change: dict[str, Any], message: str) -> None:
+def test_invalid_arrays_are_refused(
+    file: Path, arrays: dict[str, np.ndarray], change: dict[str, Any], message: str
+) -> None:
     np.savez(file, **{**arrays, **change})
     with pytest.raises(GraphError, match=message) as raised:
         lmc.data.load(file)
     assert "six.npz" in str(raised.value), "the message names the file"
 
 
-def test_symmetrise_repairs(file: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_symmetrise_repairs_edges(file: Path, arrays: dict[str, np.ndarray]) -> None:
     np.savez(file, **{**arrays, "edge_index": np.array([[0, 0, 1, 4], [1, 1, 2, 4]])})
     assert lmc.data.load(file, symmetrise=True).num_edges == 2
 
@@ -177,7 +181,7 @@ SPARSE = {
 }
 
 
-def test_sparse_features(file: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_sparse_features_are_read(file: Path, arrays: dict[str, np.ndarray]) -> None:
     del arrays["x"]
     np.savez(file, **arrays, **SPARSE)
     x = lmc.data.load(file).x
@@ -198,7 +202,7 @@ def test_sparse_features(file: Path, arrays: dict[str, np.ndarray]) -> None:
         ({"x_data": np.full(6, np.inf)}, "finite"),
     ],
 )
-def test_broken_sparse_features(
+def test_invalid_sparse_features_are_refused(
     file: Path, arrays: dict[str, np.ndarray], change: dict[str, Any], message: str
 ) -> None:
     del arrays["x"]

@@ -1,3 +1,5 @@
+"""Graphs from PyG objects."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -32,38 +34,38 @@ class Several(InMemoryDataset):
         self.data, self.slices = self.collate(graphs)
 
 
-def test_data(data: Data) -> None:
+def test_a_data_becomes_a_graph(data: Data) -> None:
     g = lmc.data.load(data)
     assert (g.num_nodes, g.num_edges, g.num_classes) == (6, 7, 2)
     assert torch.equal(g.train, data.train_mask)
 
 
-def test_a_graph_is_returned_as_it_is(data: Data) -> None:
+def test_a_graph_is_returned_unchanged(data: Data) -> None:
     g = lmc.data.load(data)
     assert lmc.data.load(g) is g
 
 
-def test_several_splits_give_the_first(data: Data) -> None:
+def test_the_first_of_several_splits_is_used(data: Data) -> None:
     for split in ("train", "val", "test"):
         mask = data[f"{split}_mask"]
         data[f"{split}_mask"] = torch.stack([mask, torch.ones_like(mask)], dim=1)
     assert int(lmc.data.load(data).train.sum()) == 2
 
 
-def test_multi_label(data: Data) -> None:
+def test_a_label_matrix_is_multi_label(data: Data) -> None:
     data.y = torch.eye(4)[data.y]
     g = lmc.data.load(data)
     assert g.multi_label
     assert g.num_classes == 4
 
 
-def test_column_of_classes(data: Data) -> None:
+def test_a_column_of_classes_is_not_multi_label(data: Data) -> None:
     data.y = data.y[:, None]
     assert not lmc.data.load(data).multi_label
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
-def test_sparse_features(data: Data, layout: str) -> None:
+def test_sparse_features_become_a_csr(data: Data, layout: str) -> None:
     dense = data.x
     data.x = dense.to_sparse() if layout == "coo" else dense.to_sparse_csr()
     x = lmc.data.load(data).x
@@ -72,24 +74,24 @@ def test_sparse_features(data: Data, layout: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["x", "y", "edge_index", "train_mask", "val_mask", "test_mask"])
-def test_missing_attribute(data: Data, key: str) -> None:
+def test_a_missing_attribute_is_named(data: Data, key: str) -> None:
     data[key] = None
     with pytest.raises(GraphError, match=rf"expected data\.{key}.*set it"):
         lmc.data.load(data)
 
 
-def test_one_way_edges(data: Data) -> None:
+def test_one_way_edges_are_refused_or_symmetrised(data: Data) -> None:
     data.edge_index = data.edge_index[:, ::2]
     with pytest.raises(GraphError, match="both directions"):
         lmc.data.load(data)
     assert lmc.data.load(data, symmetrise=True).num_edges == 7
 
 
-def test_dataset_of_one(data: Data) -> None:
+def test_a_dataset_of_one_graph_is_that_graph(data: Data) -> None:
     assert lmc.data.load(Several([data])).num_nodes == 6
 
 
-def test_dataset_of_several_is_a_disjoint_union(data: Data) -> None:
+def test_a_dataset_of_several_graphs_is_their_disjoint_union(data: Data) -> None:
     g = lmc.data.load(Several([data, data, data]))
     assert (g.num_nodes, g.num_edges) == (18, 21)
     block = torch.arange(18) // 6
@@ -97,18 +99,18 @@ def test_dataset_of_several_is_a_disjoint_union(data: Data) -> None:
     assert torch.equal(g.y, data.y.repeat(3))
 
 
-def test_whole_graphs_as_splits(data: Data) -> None:
+def test_collections_of_graphs_become_splits(data: Data) -> None:
     bare = Data(x=data.x, y=data.y, edge_index=data.edge_index)
     with pytest.raises(GraphError, match="from_splits"):
         lmc.data.load(Several([bare, bare]))
     g = lmc.data.from_splits(Several([bare, bare]), [bare], [bare])
     assert g.train.tolist() == [True] * 12 + [False] * 12
     assert g.val.nonzero().squeeze(1).tolist() == list(range(12, 18))
-    assert "train_mask" not in bare, "the caller's data is left alone"
+    assert "train_mask" not in bare, "the caller's data is not changed"
 
 
 @pytest.mark.parametrize("thing", [7, None, ["cora"], HeteroData()])
-def test_anything_else(thing: Any) -> None:
+def test_other_objects_are_refused(thing: Any) -> None:
     with pytest.raises(DataError, match="expected a name, a path"):
         lmc.data.load(thing)
 

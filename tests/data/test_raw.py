@@ -1,4 +1,4 @@
-"""The published raw formats, on six nodes."""
+"""Readers of the published raw formats, on small graphs."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ def ogb(tmp_path: Path, arrays: dict[str, np.ndarray]) -> Path:
     return folder
 
 
-def test_ogb(ogb: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_an_ogb_folder_becomes_a_graph(ogb: Path, arrays: dict[str, np.ndarray]) -> None:
     g = lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
     assert (g.name, g.num_nodes, g.num_edges, g.num_classes) == ("ogbn-arxiv", 6, 7, 2)
     assert torch.equal(g.x, torch.from_numpy(arrays["x"]))
     assert g.val.nonzero().squeeze(1).tolist() == arrays["val_idx"].tolist()
 
 
-def test_a_file_wins_over_a_raw_folder(ogb: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_a_file_is_preferred_to_a_raw_folder(ogb: Path, arrays: dict[str, np.ndarray]) -> None:
     np.savez(ogb.parent / "ogbn-arxiv.npz", **{**arrays, "x": np.zeros((6, 3))})
     assert lmc.data.load("ogbn-arxiv", data_dir=ogb.parent).num_features == 3
 
 
-def test_ogb_file_missing(ogb: Path) -> None:
+def test_a_missing_ogb_file_is_named(ogb: Path) -> None:
     (ogb / "raw" / "node-feat.csv.gz").unlink()
     with pytest.raises(DataError, match=r"node-feat\.csv\.gz.*unpack"):
         lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
 
 
-def test_ogb_file_damaged(ogb: Path) -> None:
+def test_a_damaged_ogb_file_is_named(ogb: Path) -> None:
     path = ogb / "raw" / "edge.csv.gz"
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(DataError, match=r"edge\.csv\.gz"):
         lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
 
 
-def test_ogb_two_schemes(ogb: Path) -> None:
+def test_two_ogb_split_schemes_are_refused(ogb: Path) -> None:
     (ogb / "split" / "random").mkdir()
     with pytest.raises(DataError, match="keep one scheme"):
         lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
 
 
-def test_ogb_broken_graph(ogb: Path) -> None:
+def test_an_invalid_ogb_graph_names_its_folder(ogb: Path) -> None:
     np.savetxt(ogb / "raw" / "edge.csv.gz", np.array([[0, 9]]), fmt="%d", delimiter=",")
     with pytest.raises(GraphError, match=r"ogbn_arxiv.*node 9"):
         lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
@@ -79,7 +79,7 @@ def amazon(tmp_path: Path) -> Path:
     return folder
 
 
-def test_amazon(amazon: Path) -> None:
+def test_an_amazon_folder_becomes_a_graph(amazon: Path) -> None:
     g = lmc.data.load("amazon", data_dir=amazon.parent)
     assert (g.num_nodes, g.num_edges, g.num_classes, g.multi_label) == (24, 24, 3, True)
     assert isinstance(g.x, CSR)
@@ -88,13 +88,13 @@ def test_amazon(amazon: Path) -> None:
     assert int(g.test.sum()) == 18
 
 
-def test_amazon_damaged(amazon: Path) -> None:
+def test_a_damaged_amazon_file_is_named(amazon: Path) -> None:
     (amazon / "adj_list.txt").write_text("2 x y\n")
     with pytest.raises(DataError, match=r"adj_list\.txt"):
         lmc.data.load("amazon", data_dir=amazon.parent)
 
 
-def test_flickr(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_a_flickr_folder_becomes_a_graph(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     raw = tmp_path / "sets" / "flickr" / "raw"
     raw.mkdir(parents=True)
     row, col = arrays["edge_index"]
@@ -108,7 +108,7 @@ def test_flickr(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     assert (g.name, g.num_nodes, g.num_edges, g.num_classes) == ("flickr", 6, 7, 2)
 
 
-def test_flickr_damaged(tmp_path: Path) -> None:
+def test_damaged_flickr_files_are_reported(tmp_path: Path) -> None:
     raw = tmp_path / "sets" / "flickr" / "raw"
     raw.mkdir(parents=True)
     for name in ("adj_full.npz", "feats.npy", "class_map.json", "role.json"):
@@ -117,7 +117,7 @@ def test_flickr_damaged(tmp_path: Path) -> None:
         lmc.data.load("flickr", data_dir=tmp_path / "sets")
 
 
-def test_reddit(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_a_reddit_folder_becomes_a_graph(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     raw = tmp_path / "sets" / "reddit" / "raw"
     raw.mkdir(parents=True)
     role = np.array([1, 2, 3, 1, 2, 3])  # train, val, test
@@ -129,8 +129,8 @@ def test_reddit(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     assert g.train.nonzero().squeeze(1).tolist() == [0, 3]
 
 
-def test_ppi(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Two training graphs, one for validation, one for test become one union of four."""
+def test_a_ppi_folder_becomes_one_disjoint_union(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Two training graphs, one validation graph and one test graph become one union of four."""
     raw = tmp_path / "sets" / "ppi" / "raw"
     raw.mkdir(parents=True)
     for split, graphs in (("train", 2), ("valid", 1), ("test", 1)):

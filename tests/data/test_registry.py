@@ -1,3 +1,5 @@
+"""Named data sets: spellings, searched folders, downloads and error messages."""
+
 from __future__ import annotations
 
 import socket
@@ -17,15 +19,15 @@ from lmc.graph import Graph
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every download fails; the names asked for are noted."""
-    asked: list[str] = []
+    """Make every download fail, and record the names."""
+    names: list[str] = []
 
     def fail(name: str, root: Path) -> Graph:
-        asked.append(name)
+        names.append(name)
         raise ConnectionError("network is unreachable")
 
     monkeypatch.setattr(fetch, "fetch", fail)
-    return asked
+    return names
 
 
 def put(folder: Path, stem: str, arrays: dict[str, np.ndarray]) -> Path:
@@ -34,21 +36,23 @@ def put(folder: Path, stem: str, arrays: dict[str, np.ndarray]) -> Path:
     return folder
 
 
-def test_every_name_has_a_lookalike() -> None:
+def test_every_real_set_has_a_lookalike() -> None:
     assert all(entry.lookalike.partition("@")[0] in LOOKALIKES for entry in registry.REAL.values())
 
 
 @pytest.mark.parametrize("stem", ["amazon-photo", "amazon_photo"])
 @pytest.mark.parametrize("name", ["amazon-photo", "amazon_photo", "Amazon-Photo"])
-def test_spellings(tmp_path: Path, arrays: dict[str, np.ndarray], stem: str, name: str) -> None:
+def test_every_spelling_of_a_name_is_accepted(
+    tmp_path: Path, arrays: dict[str, np.ndarray], stem: str, name: str
+) -> None:
     g = lmc.data.load(name, data_dir=put(tmp_path / "d", stem, arrays))
     assert g.name == "amazon-photo"
 
 
-def test_order_of_folders(
+def test_folders_are_searched_in_order(
     tmp_path: Path, arrays: dict[str, np.ndarray], no_folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The argument wins over $LMC_DATA, which wins over the cache."""
+    """The argument is searched before $LMC_DATA, and that before the cache."""
     given, env = tmp_path / "given", tmp_path / "env"
     for value, folder in enumerate((no_folders, env, given)):
         put(folder, "cora", {**arrays, "x": np.full((6, 2), value)})
@@ -80,7 +84,7 @@ def test_missing_files_say_where_to_put_them(
     assert offline == ["ogbn-arxiv"]
 
 
-def test_a_download_is_kept(
+def test_a_download_is_stored_in_the_cache(
     no_folders: Path, arrays: dict[str, np.ndarray], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = lmc.data.load(file)
@@ -90,18 +94,18 @@ def test_a_download_is_kept(
     assert lmc.data.load("flickr").num_edges == made.num_edges
 
 
-def test_no_download_for_amazon() -> None:
+def test_amazon_cannot_be_downloaded() -> None:
     with pytest.raises(DataError, match=r"amazon\.npz"):
         lmc.data.load("amazon")
 
 
-def test_ogb_package_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ogb_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
     with pytest.raises(DataError, match="pip install ogb"):
         lmc.data.load("ogbn-products")
 
 
-def test_unknown_name() -> None:
+def test_unknown_names_get_suggestions() -> None:
     with pytest.raises(DataError, match=r"did you mean .*citeseer.*`lmc datasets`"):
         lmc.data.load("citeseeer")
     with pytest.raises(DataError, match="`lmc datasets`"):
@@ -113,13 +117,13 @@ def test_data_dir_must_exist(tmp_path: Path) -> None:
         lmc.data.load("cora", data_dir=tmp_path / "nowhere")
 
 
-def test_scale_is_for_lookalikes(file: Path) -> None:
+def test_a_scale_is_refused_for_real_sets(file: Path) -> None:
     for source in (file, str(file), "cora"):
         with pytest.raises(DataError, match="lookalikes only"):
             lmc.data.load(source, scale=0.5)
 
 
-def test_describe(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_describe_lists_every_set(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     infos = {info.name: info for info in lmc.data.describe(put(tmp_path / "d", "cora", arrays))}
     assert list(infos) == lmc.data.names()
     assert infos["cora"].where == str(tmp_path / "d" / "cora.npz")
@@ -128,7 +132,7 @@ def test_describe(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
     assert infos["reddit-like"].edges == infos["reddit"].edges == 11_606_919
 
 
-def test_per_class_split() -> None:
+def test_per_class_split_has_fixed_numbers_per_class() -> None:
     y = torch.arange(300) % 3
     masks = fetch.per_class_split(y)
     assert [int(masks[f"{k}_mask"].sum()) for k in ("train", "val", "test")] == [60, 90, 150]
@@ -136,7 +140,7 @@ def test_per_class_split() -> None:
     assert all(torch.equal(a, b) for a, b in zip(masks.values(), fetch.per_class_split(y).values(), strict=True))
 
 
-def test_the_timeout_is_lent() -> None:
+def test_the_socket_timeout_is_restored() -> None:
     before = socket.getdefaulttimeout()
     with fetch._timeout(3.0):
         assert socket.getdefaulttimeout() == 3.0
@@ -155,7 +159,7 @@ REAL_FILES = {
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", REAL_FILES)
-def test_real_sets(name: str, data_dir: Path) -> None:
+def test_real_files_have_the_registered_sizes(name: str, data_dir: Path) -> None:
     if registry.find(name, data_dir) is None:
         pytest.skip(f"no file of {name}")
     g = lmc.data.load(name, data_dir=data_dir)

@@ -1,3 +1,5 @@
+"""A small graph and an empty cache."""
+
 from __future__ import annotations
 
 from pathlib import Path

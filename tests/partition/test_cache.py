@@ -1,3 +1,5 @@
+"""The cache of partitions on disk."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,7 +15,7 @@ from lmc.partition import dispatch, partition
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts how often the real METIS runs."""
+    """Record every run of METIS."""
     made: list[int] = []
     metis = dispatch.METHODS["metis"]
 
@@ -25,7 +27,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def test_second_time_from_disk(graph: Graph, cache: Path, calls: list[int]) -> None:
+def test_the_second_call_reads_the_file(graph: Graph, cache: Path, calls: list[int]) -> None:
     first = partition(graph, 5)
     assert torch.equal(first, partition(graph, 5))
     assert calls == [5]
@@ -33,7 +35,7 @@ def test_second_time_from_disk(graph: Graph, cache: Path, calls: list[int]) -> N
     assert file.name == f"{graph.fingerprint}-metis-5-0.npz"
 
 
-def test_the_key_is_all_that_matters(graph: Graph, cache: Path, calls: list[int]) -> None:
+def test_every_argument_has_a_file_of_its_own(graph: Graph, cache: Path, calls: list[int]) -> None:
     partition(graph, 5)
     partition(graph, 6)
     partition(graph, 5, seed=1)
@@ -43,14 +45,14 @@ def test_the_key_is_all_that_matters(graph: Graph, cache: Path, calls: list[int]
     assert calls == [5, 6, 5, 5]
 
 
-def test_without_cache(graph: Graph, cache: Path, calls: list[int]) -> None:
+def test_nothing_is_stored_without_cache_or_for_random_parts(graph: Graph, cache: Path, calls: list[int]) -> None:
     partition(graph, 5, cache=False)
     partition(graph, 5, "random")
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "text", "other key", "too short", "out of range", "objects"])
-def test_a_damaged_file_is_written_anew(graph: Graph, cache: Path, calls: list[int], damage: str) -> None:
+def test_a_damaged_file_is_replaced(graph: Graph, cache: Path, calls: list[int], damage: str) -> None:
     good = partition(graph, 5)
     (file,) = cache.iterdir()
     content = file.read_bytes()
@@ -74,7 +76,9 @@ def test_a_damaged_file_is_written_anew(graph: Graph, cache: Path, calls: list[i
     assert calls == [5, 5], "the file was repaired"
 
 
-def test_a_cache_that_cannot_be_written(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_no_error(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))

@@ -1,3 +1,5 @@
+"""Quality measures and checks of partitions, on hand-written graphs."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,7 +21,7 @@ def six() -> Graph:
     return Graph.from_edges(edges, torch.ones(6, 1), torch.zeros(6, dtype=torch.int64), **splits, symmetrise=True)
 
 
-def test_two_triangles(six: Graph) -> None:
+def test_quality_of_two_triangles(six: Graph) -> None:
     figures = quality(six, torch.tensor([0, 0, 0, 1, 1, 1]))
     assert (figures.num_parts, figures.balance) == (2, 1.0)
     assert figures.edge_cut == pytest.approx(1 / 7)
@@ -32,18 +34,18 @@ def test_metis_finds_the_triangles(six: Graph) -> None:
     assert quality(six, parts).edge_cut == pytest.approx(1 / 7)
 
 
-def test_uneven_parts(six: Graph) -> None:
+def test_quality_of_uneven_parts(six: Graph) -> None:
     figures = quality(six, torch.tensor([0, 0, 0, 0, 0, 1]))
     assert figures.edge_cut == pytest.approx(2 / 7)
     assert figures.balance == pytest.approx(5 / 3)
     assert figures.halo_ratio == pytest.approx((1 / 5 + 2 / 1) / 2)
 
 
-def test_one_part(six: Graph) -> None:
+def test_quality_of_one_part(six: Graph) -> None:
     assert quality(six, torch.zeros(6, dtype=torch.int64)) == Quality(1, 0.0, 1.0, 0.0, 1.0)
 
 
-def test_halo_against_the_definition(graph: Graph) -> None:
+def test_halo_ratio_agrees_with_the_definition(graph: Graph) -> None:
     parts = partition(graph, 6, "random")
     dense = graph.adj.to_dense().bool()
     ratios = []
@@ -57,7 +59,7 @@ def test_halo_against_the_definition(graph: Graph) -> None:
 @pytest.mark.parametrize(
     "parts", [[0, 1, 1], np.array([0, 1, 1], np.int32), torch.tensor([0, 1, 1], dtype=torch.uint8)]
 )
-def test_accepted_forms(parts: Any) -> None:
+def test_parts_may_be_lists_arrays_or_tensors(parts: Any) -> None:
     checked = check_parts(parts, 3, 2)
     assert checked.dtype == torch.int64
     assert checked.tolist() == [0, 1, 1]
@@ -66,8 +68,8 @@ def test_accepted_forms(parts: Any) -> None:
 @pytest.mark.parametrize(
     ("parts", "num_parts", "message"),
     [
-        ([0, 1], None, r"one part a node, \[3\]"),
-        ([[0, 1, 1]], None, r"one part a node"),
+        ([0, 1], None, r"one part per node, \[3\]"),
+        ([[0, 1, 1]], None, r"one part per node"),
         ([0.0, 1.0, 1.0], None, "whole part numbers"),
         ([True, False, True], None, "whole part numbers"),
         ([-1, 0, 1], None, "numbered from 0"),
@@ -78,6 +80,6 @@ def test_accepted_forms(parts: Any) -> None:
         ([0, 1, 10**12], None, "more parts than nodes"),
     ],
 )
-def test_refused(parts: Any, num_parts: int | None, message: str) -> None:
+def test_invalid_parts_are_refused(parts: Any, num_parts: int | None, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         check_parts(parts, 3, num_parts)

@@ -414,7 +414,7 @@ def pooled(m: Body, x: Tensor, e: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no convolution": (lambda: nn.Sequential(nn.Linear(6, 4)), "network of PyG convolutions"),
-    "pooling": (lambda: Body(pooled), "one row of logits a node"),
+    "pooling": (lambda: Body(pooled), "one row of logits per node"),
     "mean of all nodes": (lambda: Body(lambda m, x, e: (h := m.conv(x, e)) - h.mean(0)), "row-wise code after"),
     "mean of all nodes before": (lambda: Body(lambda m, x, e: m.conv(x - x.mean(0), e)), "row-wise code before"),
     "graph norm": (lambda: Body(lambda m, x, e: m.extra(m.conv(x, e)), GraphNorm(4)), "row-wise code after"),
@@ -440,7 +440,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "columns first": (lambda: Body(lambda m, x, e: (m.extra.weight @ m.conv(x, e).t()).t(), nn.Linear(4, 4)), "x @ W"),
     "rows folded": (
         lambda: Body(lambda m, x, e: m.extra(m.conv(x, e).view(-1, 2)).view(-1, 4), nn.Linear(2, 2)),
-        "one row a node",
+        "one row per node",
     ),
     "no width": (lambda: Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(-1, 4)), "pass in_width"),
 }

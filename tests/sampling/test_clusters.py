@@ -1,4 +1,4 @@
-"""Which parts make a batch, and when."""
+"""Batches of parts: which parts form a batch, and in which order."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_fixed_batches_are_slices_and_the_same_every_epoch() -> None:
         assert set(clusters.epoch(epoch)) == set(first)
 
 
-def test_fixed_batches_come_in_a_new_order() -> None:
+def test_fixed_batches_come_in_another_order_every_epoch() -> None:
     clusters = Clusters.of(assignment(12), 2, redraw=False, seed=1)
     assert len({tuple(clusters.epoch(e)) for e in range(5)}) > 1
 
@@ -74,7 +74,7 @@ def test_redrawn_batches_differ_between_epochs() -> None:
 @pytest.mark.parametrize("redraw", [False, True])
 def test_an_epoch_depends_on_seed_and_number_alone(redraw: bool) -> None:
     a, b = (Clusters.of(assignment(12), 3, redraw, seed=5) for _ in range(2))
-    b.epoch(0)  # a different past
+    b.epoch(0)  # an epoch drawn before must not matter
     assert a.epoch(7) == b.epoch(7)
     assert torch.equal(a.order, b.order)
 
@@ -92,7 +92,7 @@ def test_another_seed_groups_other_parts() -> None:
     assert len(groups) > 1
 
 
-def test_parts_that_are_not_neighbours_are_row_numbers() -> None:
+def test_the_core_of_parts_that_are_not_adjacent_is_row_numbers() -> None:
     clusters = Clusters.of(assignment(6), 2, redraw=True, seed=1)
     core = clusters.core((0, 2))
     assert isinstance(core, Tensor)
@@ -100,14 +100,14 @@ def test_parts_that_are_not_neighbours_are_row_numbers() -> None:
     assert core.tolist() == [*range(o[0], o[1]), *range(o[2], o[3])]
 
 
-def test_no_global_generator_is_touched() -> None:
+def test_the_global_generator_is_not_used() -> None:
     before = torch.get_rng_state()
     Clusters.of(assignment(6), 2, redraw=True, seed=1).epoch(3)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_derived_seeds_are_fixed_and_apart() -> None:
-    # the value itself is part of the promise: the same on every machine, so that runs can be resumed elsewhere
+def test_derived_seeds_are_fixed_and_different() -> None:
+    # the value itself is fixed, so that a run can be resumed on another machine
     assert derive(0, "parts") == int.from_bytes(bytes.fromhex("3f3685aec88d79ae")) >> 1
     seeds = {derive(s, *names) for s in range(3) for names in (("parts",), ("epoch", 0), ("epoch", 1), ("dropout",))}
     assert len(seeds) == 12

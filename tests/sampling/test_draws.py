@@ -1,4 +1,4 @@
-"""Importance samples, subgraph samplers, egos, thinned graphs, shuffled rows."""
+"""Importance weights, subgraph samplers, ego subgraphs, random edge removal and shuffled rows."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_importance_weights_have_mean_one() -> None:
     assert int((draws > 0).sum(1).max()) <= 2
 
 
-def test_a_sample_as_large_as_the_candidates_is_all_of_them() -> None:
+def test_a_sample_as_large_as_the_candidates_contains_all_of_them() -> None:
     chances = torch.tensor([0.0, 1.0, 5.0])
     assert importance_weights(chances, 2, chance()).tolist() == [0.0, 1.0, 1.0]
     assert importance_weights(chances, 5, chance()).tolist() == [0.0, 1.0, 1.0]
     assert importance_weights(torch.zeros(3), 2, chance()).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_column_norms_leave_the_diagonal_out() -> None:
+def test_column_norms_exclude_the_diagonal() -> None:
     P = gcn_norm(random_graph().adj, torch.float64)
     dense = P.to_dense().fill_diagonal_(0)
     torch.testing.assert_close(ColumnNorms(P).of(), dense.square().sum(0))
@@ -49,7 +49,7 @@ def test_column_norms_leave_the_diagonal_out() -> None:
 
 
 def samplers(n: int = 40) -> dict[str, tuple[NodeSampler, torch.Tensor]]:
-    """Each sampler of one draw with the chances of every node to be met."""
+    """Each sampler with a single draw, and the probability of every node to be drawn."""
     g = random_graph(n)
     P = gcn_norm(g.adj, torch.float64)
     norms = P.to_dense().square().sum(0)
@@ -60,13 +60,13 @@ def samplers(n: int = 40) -> dict[str, tuple[NodeSampler, torch.Tensor]]:
     return {
         "node": (Nodes(P, 1), norms / norms.sum()),
         "edge": (Edges(g.adj, 1), 2 * edges.sum(0) / edges.sum()),
-        # a walk of one step meets v as its root or as the neighbour of one
+        # a walk of one step visits v as its root or as a neighbour of its root
         "walk": (Walks(g.adj, 1, 1), (1 + step.sum(0)) / n),
     }
 
 
 @pytest.mark.parametrize("name", ["node", "edge", "walk"])
-def test_samplers_meet_nodes_as_often_as_they_should(name: str) -> None:
+def test_samplers_draw_nodes_with_their_probabilities(name: str) -> None:
     sampler, chances = samplers()[name]
     times, generator = 3000, chance(3)
     met = torch.zeros(40, dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_samplers_meet_nodes_as_often_as_they_should(name: str) -> None:
     assert float(((met / times - chances) / (chances / times).sqrt()).abs().max()) < 4.2
 
 
-def test_walks_pass_along_edges_and_stay_where_there_are_none() -> None:
+def test_walks_follow_edges_and_stay_at_isolated_nodes() -> None:
     g = lonely_graph()
     met = Walks(g.adj, 200, 3)(chance())
     assert met.tolist() == list(range(10))
@@ -84,14 +84,14 @@ def test_walks_pass_along_edges_and_stay_where_there_are_none() -> None:
     assert all(len(nodes) == 1 for nodes in alone)
 
 
-def test_egos_are_induced_subgraphs_side_by_side() -> None:
+def test_egos_are_induced_subgraphs_in_diagonal_blocks() -> None:
     P = gcn_norm(random_graph().adj, torch.float64)
     whole, roots = P.to_dense(), torch.tensor([7, 3, 8])
     nodes, block = egos(Neighbours(P), roots, (2, 2), chance())
     assert torch.equal(nodes[:3], roots)
     dense = block.to_dense()
     assert torch.equal(dense, dense.t())
-    # what a root reaches in two steps inside the block is its own subgraph, and no other root's
+    # a root is connected to the nodes of its own subgraph and to no other root's
     reach = (torch.linalg.matrix_power((dense != 0).double(), 8) > 0)[:3]
     assert bool((reach.sum(0) == 1).all())
     for k in range(3):
@@ -101,13 +101,13 @@ def test_egos_are_induced_subgraphs_side_by_side() -> None:
         assert 1 + 2 <= mine.numel() <= 1 + 2 + 4
 
 
-def test_egos_of_lonely_roots_are_the_roots() -> None:
+def test_egos_of_isolated_roots_are_the_roots() -> None:
     nodes, block = egos(Neighbours(gcn_norm(lonely_graph().adj, torch.float64)), torch.tensor([9, 8]), (3, 3), chance())
     assert nodes.tolist() == [9, 8]
     assert block.to_dense().tolist() == [[1, 0], [0, 1]]
 
 
-def test_thinned_graphs_stay_undirected_and_lose_their_share() -> None:
+def test_removed_edges_keep_the_graph_undirected_and_have_the_given_share() -> None:
     g = random_graph(200).permute(torch.randperm(200, generator=chance(5)))
     thin = Thinner(g.adj)
     lost = []
@@ -120,7 +120,7 @@ def test_thinned_graphs_stay_undirected_and_lose_their_share() -> None:
     assert torch.equal(thin(0.0, chance()).to_dense(), g.adj.to_dense())
 
 
-def test_shuffled_rows_come_once_in_even_batches() -> None:
+def test_shuffled_rows_appear_once_in_batches_of_even_size() -> None:
     rows = torch.arange(100, 123)
     batches = shuffled(rows, 10, seed=1)
     assert sorted(map(len, batches)) == [7, 8, 8]

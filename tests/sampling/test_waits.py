@@ -1,4 +1,4 @@
-"""How often a draw would wait for a GPU: every operation whose result the host needs is counted, on the CPU."""
+"""How often the host would wait for a GPU in a draw: operations whose result the host reads, counted on the CPU."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmc.models import GCN
 from lmc.sampling import neighbours
 
 WAITING = {"nonzero": 1, "_local_scalar_dense": 1, "_unique2": 1, "masked_select": 1, "equal": 1, "bincount": 2}
-"""Operations that read a number of the device on the host, and how often."""
+"""Operations that read numbers of the device on the host, and how many."""
 
 
 class Waits(TorchDispatchMode):
-    """Counts them."""
+    """Counts these operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,11 +45,13 @@ class Waits(TorchDispatchMode):
     ],
     ids=str,
 )
-def test_a_draw_waits_once_a_hop(method: Method, layers: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draw_synchronises_once_per_hop(
+    method: Method, layers: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     g = random_graph()
     run = method.bind(g, GCN(6, 7, 4, num_layers=layers))
     draws, reads, read = method.draw(run, 0, 0), [], neighbours.read
-    next(draws)  # what is made once an epoch
+    next(draws)  # the first draw of an epoch also prepares the epoch
     monkeypatch.setattr(neighbours, "read", lambda sizes: reads.append(sizes) or read(sizes))
     with Waits() as waits:
         next(draws)

@@ -21,7 +21,7 @@ def check_parts(parts: Any, n: int, num_parts: int | None = None) -> Tensor:
     parts = torch.as_tensor(parts)
     if parts.dim() != 1 or parts.numel() != n:
         raise GraphError(
-            f"expected one part a node, [{n}] (got shape {list(parts.shape)}): make the assignment for this graph"
+            f"expected one part per node, [{n}] (got shape {list(parts.shape)}): make the assignment for this graph"
         )
     if parts.is_floating_point() or parts.is_complex() or parts.dtype == torch.bool:
         raise GraphError(f"expected whole part numbers (got {parts.dtype}): convert them to int64")

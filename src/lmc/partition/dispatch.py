@@ -44,7 +44,7 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
     if isinstance(num_parts, bool) or not isinstance(num_parts, Integral) or num_parts < 1:
         raise ConfigError(f"expected num_parts as a whole number, 1 or more (got {num_parts!r}): raise it")
     if num_parts > graph.num_nodes:
-        raise GraphError(f"expected at most one part a node, {graph.num_nodes} (got num_parts={num_parts}): lower it")
+        raise GraphError(f"expected at most one part per node, {graph.num_nodes} (got num_parts={num_parts}): lower it")
     if num_parts == 1:
         return torch.zeros(graph.num_nodes, dtype=torch.int64)
     if method == "random" or not cache:

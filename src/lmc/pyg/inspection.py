@@ -224,7 +224,7 @@ class RowTrackingMode(CoreRowsMode):
     def _check_constants(self, name: str, others: list[Tensor]) -> None:
         if any(id(t) in self._from_rows for t in others):
             raise ConfigError(
-                f"expected one row a node, along the first dimension, where {name} meets a parameter (got shapes "
+                f"expected one row per node, along the first dimension, where {name} meets a parameter (got shapes "
                 f"{[list(t.shape) for t in others]} for {self._num_rows} nodes): write it row by row, x @ W instead of "
                 "W.T @ x.T, [n, k, d] instead of [n * k, d]"
             )
@@ -237,7 +237,7 @@ class RowTrackingMode(CoreRowsMode):
 def _check_output(network: nn.Module, logits: Any) -> None:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != NUM_NODES:
         raise ConfigError(
-            f"expected one row of logits a node, [{NUM_NODES}, C] on a graph of {NUM_NODES} nodes (got "
+            f"expected one row of logits per node, [{NUM_NODES}, C] on a graph of {NUM_NODES} nodes (got "
             f"{_kind(logits)} from {type(network).__name__}): a pooling over nodes has no meaning on a batch of them"
         )
 
@@ -247,7 +247,7 @@ def _spec(call: RecordedCall, again: RecordedCall, training: RecordedCall, edges
     where = f"{call.name} ({type(call.convolution).__name__})"
     _check_edges(call, again, training, edges, where)
     if not isinstance(call.out, Tensor) or call.out.shape[0] != NUM_NODES:
-        raise ConfigError(f"expected one row a node from {where} (got {_kind(call.out)})")
+        raise ConfigError(f"expected one row per node from {where} (got {_kind(call.out)})")
     weight = _edge_weight(call, again, where)
     heads = _heads(call)
     x = call.kwargs.get("x")
