@@ -76,7 +76,7 @@ class Model(nn.Module, ABC):
     owns_forward: bool = False
     """Whether the model runs its own forward pass (``run_forward``) instead of being run layer by layer."""
     keeps_features: bool = False
-    """Whether the first layer reads X beside a constant P X."""
+    """Whether the first layer reads X in addition to a constant P X."""
     recurrent: bool = False
     """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
     aggregates_features: bool = False
@@ -138,12 +138,16 @@ class Model(nn.Module, ABC):
 
     @property
     def settings(self) -> dict[str, object]:
-        """Every number, word and flag of the model and its parts by name: what its parameters do not determine."""
+        """Every number, word and flag of the model and its parts by name: what its parameters do not determine.
+
+        The flags that :class:`Model` declares are left out, since they follow from the others.
+        """
+        derived = {"training", *(name for name, value in vars(Model).items() if isinstance(value, bool))}
         return {
             f"{path}.{key}".lstrip("."): value
             for path, module in self.named_modules()
             for key, value in vars(module).items()
-            if isinstance(value, bool | int | float | str) and key != "training" and not key.startswith("_")
+            if isinstance(value, bool | int | float | str) and key not in derived and not key.startswith("_")
         }
 
     def matrices(self, adj: CSR, dtype: torch.dtype) -> tuple[list[CSR], tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What a layer is given beside its rows: the operator it aggregates with, and the settings of the forward pass."""
+"""The inputs of a layer besides its rows: the operator it aggregates with, and the settings of the forward pass."""
 
 from __future__ import annotations
 
