@@ -1,4 +1,4 @@
-"""The examples of README and docs run as they stand, and links between pages lead somewhere."""
+"""README and docs: their examples run, links between pages have targets, and the language follows the rules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = [*PAGES, ROOT / "CHANGELOG.md"]
+LINE_LENGTH = 120
+VOCABULARY = (
+    r"calm|cargo|drives|far|hall|handed|hands|lanes?|parcels?|shelf|shelves|speech|stands?|stood|taught|teach(?:es)?|"
+    r"tickets?|travel(?:s|led|ling)?|wide"
+)
+"""Words that the documentation does not use, because the field has a term for what they meant."""
 CODE = {page: "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)) for page in PAGES}
 """The examples of a page go on from one another."""
 
@@ -28,3 +35,33 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert missing == []
+
+
+def prose(page: Path) -> list[tuple[int, str]]:
+    """The numbered lines of a page outside of tables, fenced code and indented code."""
+    lines, fenced, in_code, blank = [], False, False, True
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        fence = line.startswith("```")
+        # an indented line is code after a blank line, and as long as the indentation lasts
+        in_code = line.startswith("    ") and (in_code or blank)
+        if not (fence or fenced or in_code or line.startswith("|")):
+            lines.append((number, line))
+        fenced, blank = fenced != fence, not line.strip()
+    return lines
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
+    assert [number for number, line in prose(page) if len(line) > LINE_LENGTH] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_use_the_words_of_the_field(page: Path) -> None:
+    used = re.findall(rf"\b(?:{VOCABULARY})\b", page.read_text(), flags=re.IGNORECASE)
+    assert used == []
+
+
+def test_prose_excludes_tables_and_code(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n    code\n    code\n\n- item\n    item\n\n| cell |\n```\ncode\n```\nend\n")
+    assert [line for _, line in prose(page) if line] == ["text", "- item", "    item", "end"]
