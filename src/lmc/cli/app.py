@@ -101,12 +101,12 @@ def train(
 
     Ctrl-C finishes the step and saves; the same command with --resume continues from there.
     """
-    import lmc
     from lmc.cli.train import train_command
+    from lmc.data import load
     from lmc.train import Settings
 
     train_command(
-        partial(lmc.load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
+        partial(load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
         method,
         model,
         Settings(epochs, lr, weight_decay, clip, eval_every),
@@ -151,12 +151,12 @@ def compare(
 
     Every method has a folder of its own under the run folder; the figure is compare.png there.
     """
-    import lmc
     from lmc.cli.compare import compare_command
+    from lmc.data import load
     from lmc.train import Settings
 
     compare_command(
-        partial(lmc.load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
+        partial(load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
         methods,
         model,
         Settings(epochs, lr, weight_decay, clip, eval_every),

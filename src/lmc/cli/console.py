@@ -26,6 +26,10 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Typer exports 
 class OneLineErrors(TyperGroup):
     """A group of commands whose errors are reported by :func:`reported_errors`."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with reported_errors():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         with reported_errors():
             return super().invoke(ctx)
