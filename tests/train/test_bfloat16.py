@@ -1,4 +1,4 @@
-"""Training with bfloat16 rows: the accuracy of float32, and runs that can be taken up."""
+"""Training with bfloat16 rows: the accuracy of float32, and runs that can be resumed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_resumed_run_is_bit_identical(method: Method, history: str, tmp_path: 
     )
 
 
-def test_a_run_is_not_taken_up_in_another_precision(tmp_path: Path) -> None:
+def test_a_run_is_not_resumed_in_another_precision(tmp_path: Path) -> None:
     small(LMC4Conv(6, 2), "bfloat16", tmp_path / "run", 1)
     with pytest.raises(CheckpointError, match=r"bfloat16 there, torch\.float32 here"):
         small(LMC4Conv(6, 2), "float32", tmp_path / "run", 2)
@@ -65,7 +65,7 @@ def test_a_gpu_trains_to_the_loss_of_float32(method: Method, history: str, tmp_p
     assert narrow.test == pytest.approx(wide.test, abs=0.03)
 
 
-def test_the_command_line_trains_and_says_so(tmp_path: Path) -> None:
+def test_the_command_line_trains_in_bfloat16_and_says_so(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = [
         "train",
@@ -95,7 +95,7 @@ def test_the_command_line_trains_and_says_so(tmp_path: Path) -> None:
 
 @cache
 def graph_of(path: Path) -> lmc.Graph:
-    """Photo's features are one third full: dense is several times as fast, and rounds."""
+    """Photo's features are one third full: dense ones are several times as fast, and are rounded."""
     g = lmc.load(path)
     return dataclasses.replace(g, x=g.x.to_dense()) if path.stem == "amazon_photo" and isinstance(g.x, CSR) else g
 
@@ -118,7 +118,7 @@ def accuracy(path: Path, method: str, precision: str, epochs: int, seed: int) ->
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_short_training_ends_where_float32_ends(method: str, device: str) -> None:
+def test_a_short_training_ends_at_the_loss_of_float32(method: str, device: str) -> None:
     """The accuracies of these seeds lie a point apart."""
     g = lmc.load("tiny-like")
     for seed in range(2):

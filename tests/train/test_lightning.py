@@ -1,4 +1,4 @@
-"""Lightning is not needed; where it is asked for and not there, the error says what to do."""
+"""Lightning is optional; where it is needed and not installed, the error says what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_without_lightning_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
         data_module(bound())
 
 
-def test_the_module_hands_out_epochs_and_keeps_the_histories(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_module_yields_epochs_and_keeps_the_histories(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = types.ModuleType("lightning.pytorch")
     fake.LightningDataModule = type("LightningDataModule", (), {"__init__": lambda self: None})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lightning", types.ModuleType("lightning"))

@@ -70,7 +70,7 @@ def trained(folder: Path, run: Run, start: Path | None = None) -> list[float]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trainer_trains_as_our_loop_and_goes_on_from_the_midst_of_an_epoch(tmp_path: Path) -> None:
+def test_a_trainer_trains_as_our_loop_and_continues_from_the_middle_of_an_epoch(tmp_path: Path) -> None:
     run = bound()
     optimizer, wanted = torch.optim.Adam(run.problem.model.parameters(), lr=0.01), []
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_a_trainer_trains_as_our_loop_and_goes_on_from_the_midst_of_an_epoch(tmp
             wanted.append(float(run.accumulate(batch).loss))
             optimizer.step()
     assert trained(tmp_path, bound()) == wanted
-    for steps in (4, 6):  # after an epoch, and in the midst of one
+    for steps in (4, 6):  # after an epoch, and in the middle of one
         other = bound()
         assert trained(tmp_path, other, start=tmp_path / f"{steps}.ckpt") == wanted[steps:]
         assert other.epoch == 3

@@ -1,6 +1,6 @@
-"""Recurrent models on the citation graphs: accuracy, loss curves, estimated errors, and what warm starts save.
+"""Recurrent models on the citation graphs: accuracy, loss curves, estimated errors and steps of warm starts.
 
-These take minutes on a CPU and seconds on a GPU, where there is one.
+These tests take minutes on a CPU and seconds on a GPU.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_with_dropout_adjoints_scaled_to_the_loss_are_better_than_none(
 def test_warm_starts_cut_the_steps_threefold(data_dir: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
     g = lmc.load(data_dir / "cora.npz")
     setup = RecurrentSetup(lr=RATES["cora"][how == "random"], warmup=50, repeat=4, counted=4)
-    # counted on a CPU: a GPU reads its residual every few steps, and takes up to as many too many
+    # counted on a CPU: a GPU reads its residual every few steps only, and takes up to that many steps too many
     (line,) = time_recurrent(g, {"lmc4rec": LMC4Rec(10, 2, partition=how)}, setup, torch.device("cpu"))
     with capsys.disabled():
         sys.stdout.write(f"\ncora, {how}: steps from zero {line.cold}, from the histories {line.warm}\n")

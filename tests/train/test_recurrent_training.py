@@ -1,4 +1,4 @@
-"""Training recurrent models: the record, resuming, chains whose ends are far apart, and the citation graphs."""
+"""Training recurrent models: the record, resuming, long chains, and the citation graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmc.results import EpochRecord
 from lmc.solvers import Anderson
 
 
-def test_the_record_tells_of_the_solver() -> None:
+def test_the_record_contains_figures_of_the_solver() -> None:
     g = random_graph()
     model = RecGCN(6, 8, 4)
     record = lmc.fit(g, model, LMC4Rec(4, 1), epochs=3, device="cpu")
@@ -34,7 +34,7 @@ def test_the_record_tells_of_the_solver() -> None:
 
 
 @pytest.mark.parametrize("method", [LMC4Rec(4, 1), CMC4Rec(4, 1), SSE(4, 1), FullBatch()], ids=lambda m: m.name)
-def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(method: Method, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_as_one_that_was_not_stopped(method: Method, tmp_path: Path) -> None:
     g = random_graph()
 
     def fit(folder: str, stop_after: int | None = None, resume: bool = False) -> tuple[RecGCN, lmc.RunRecord]:
@@ -75,7 +75,7 @@ def chains(length: int, count: int = 10, seed: int = 0) -> Graph:
 
 
 def learned(g: Graph, method: Method, epochs: int, kappa: float) -> float:
-    """Test accuracy of RecGCN on chains: a norm close to 1 lets a node hear from far away."""
+    """Test accuracy of RecGCN on chains: with a norm close to 1 a node depends on distant nodes."""
     model = RecGCN(2, 4, 2, kappa=kappa, solver=Anderson(tol=1e-7, max_steps=2000)).double()
     record = lmc.fit(g, model, method, epochs=epochs, lr=0.003, clip=0.1, eval_every=10, device="cpu")
     assert record.test is not None

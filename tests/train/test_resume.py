@@ -1,4 +1,4 @@
-"""A run that is killed or interrupted and then resumed ends as if nothing had happened."""
+"""A run that is killed or interrupted and then resumed ends as one that was never stopped."""
 
 from __future__ import annotations
 

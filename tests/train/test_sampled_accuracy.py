@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-import torch
 
 import lmc
 from lmc.graph import CSR
@@ -37,7 +35,7 @@ from lmc.methods import (
 
 # the graphs have 60 to 160 training nodes: an epoch is then a few steps, as with GraphSAINT's subgraphs
 FEW = {"batch_size": 40}
-ENTERED: dict[str, Method] = {
+ENTRIES: dict[str, Method] = {
     "graphsage": GraphSAGE(**FEW),
     "vrgcn": VRGCN(**FEW),
     "fm-ib": GraphFMIB(**FEW),
@@ -58,18 +56,18 @@ ENTERED: dict[str, Method] = {
     "backward-sgd": BackwardSGD(10, 5),
 }
 DEEP = ("gas", "fm", "lmc")
-"""Entered with GCNII too, as the paper's first table has them."""
+"""Trained with GCNII too, as in the paper's first table."""
 
 
-def test_every_method_is_entered() -> None:
+def test_every_method_has_an_entry() -> None:
     """A method that is added to the library has to show that it learns."""
-    entered = {method.name for method in ENTERED.values()} - {DropEdge.name} | {FullBatch.name}
+    entered = {method.name for method in ENTRIES.values()} - {DropEdge.name} | {FullBatch.name}
     assert entered == {name for name, method in METHODS.items() if method.trains_convolutional}
 
 
 @cache
 def graph_of(path: Path) -> lmc.Graph:
-    """Photo's features are one third full: dense is several times as fast."""
+    """Photo's features are one third full: dense ones are several times as fast."""
     g = lmc.load(path)
     return dataclasses.replace(g, x=g.x.to_dense()) if path.stem == "amazon_photo" and isinstance(g.x, CSR) else g
 
@@ -98,32 +96,23 @@ def full_batch(path: Path, kind: str, epochs: int, seed: int, eval_every: int = 
     return accuracy(path, FullBatch(), kind, epochs, seed, eval_every)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two cores gain little here, and lose much where other processes want them too."""
-    was = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(was)
-
-
 @pytest.mark.data
-@pytest.mark.parametrize("name", ENTERED)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_one_seed_on_cora(data_dir: Path, name: str) -> None:
     path, kind = data_dir / "cora.npz", "sign" if name == "sign" else "gcn"
-    assert accuracy(path, ENTERED[name], kind, 40, 0) > full_batch(path, kind, 60, 0) - 0.03
+    assert accuracy(path, ENTRIES[name], kind, 40, 0) > full_batch(path, kind, 60, 0) - 0.03
 
 
 SLOWER = {"graphsaint-edge", "graphsaint-node", "dropedge-gas"}
-"""Other forms of a method that is there already: on the larger graph the slow tests have them."""
+"""Variants of a method that has an entry; on the larger graph only the slow tests train them."""
 EPOCHS = {"vrgcn": 30, "fastgcn": 30, "graphsaint-walk": 40, "sign": 15, "dropedge": 60}
-"""By how many steps an epoch has, and by the variance of the method; 20 where batches grow from seeds, else 40."""
+"""Epochs, chosen by the steps of an epoch and the variance of the method; 20 where batches grow from seeds, else 40."""
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", [name for name in ENTERED if name not in SLOWER])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in SLOWER])
 def test_one_seed_on_photo(data_dir: Path, name: str) -> None:
-    path, kind, method = data_dir / "amazon_photo.npz", "sign" if name == "sign" else "gcn", ENTERED[name]
+    path, kind, method = data_dir / "amazon_photo.npz", "sign" if name == "sign" else "gcn", ENTRIES[name]
     epochs = EPOCHS.get(name, 20 if hasattr(method, "batch_size") else 40)
     full = full_batch(path, kind, 15 if kind == "sign" else 50, 0, 25)
     assert accuracy(path, method, kind, epochs, 0, max(epochs // 2, 15)) > full - 0.03
@@ -132,12 +121,12 @@ def test_one_seed_on_photo(data_dir: Path, name: str) -> None:
 def entered(name: str) -> tuple[str, Method]:
     """The model and the method of an entry such as "gas-gcnii"."""
     kind = "sign" if name == "sign" else "gcnii" if name.endswith("-gcnii") else "gcn"
-    return kind, ENTERED[name.removesuffix("-gcnii")]
+    return kind, ENTRIES[name.removesuffix("-gcnii")]
 
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize("name", [*ENTERED, *[f"{name}-gcnii" for name in DEEP]])
+@pytest.mark.parametrize("name", [*ENTRIES, *[f"{name}-gcnii" for name in DEEP]])
 @pytest.mark.parametrize("graph", ["cora", "citeseer", "pubmed", "amazon_photo"])
 def test_within_three_points_of_full_batch(
     data_dir: Path, graph: str, name: str, capsys: pytest.CaptureFixture[str]

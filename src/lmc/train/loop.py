@@ -34,23 +34,14 @@ def train(
     """
     optimizer = adam(run.problem.model, settings.lr, settings.weight_decay)
     folder = open_folder(run_dir, resume, run, settings, optimizer)
-    position = None if folder is None else folder.load()
-    if position is None:
-        position = Position()
-        run.refresh()
-        if folder is not None:  # the initial parameters are the caller's: a later start may not have them
-            folder.save(position)
-
+    position = _start(run, folder)
     while position.epoch < settings.epochs:
         _train_rest_of_epoch(run, optimizer, settings, position, stop)
         if stop() and position.step < run.num_batches:
             raise _interrupted(folder, position)
         record = _end_epoch(run, settings, position)
         if folder is not None:
-            folder.append(record)
-            last = position.epoch == settings.epochs
-            if last or stop() or folder.seconds_since_save() >= settings.checkpoint_seconds:
-                folder.save(position)
+            _write(folder, record, position, settings, stop)
         yield record
         if stop() and position.epoch < settings.epochs:
             raise _interrupted(folder, position)
@@ -95,6 +86,17 @@ def train_epoch(
     return losses
 
 
+def _start(run: Run, folder: RunFolder | None) -> Position:
+    """Restore the run from its checkpoint, or fill its histories where there is none; the position to train from."""
+    position = None if folder is None else folder.load()
+    if position is None:
+        position = Position()
+        run.refresh()
+        if folder is not None:  # the initial parameters are the caller's: a later start may not have them
+            folder.save(position)
+    return position
+
+
 def _train_rest_of_epoch(
     run: Run, optimizer: torch.optim.Optimizer, settings: Settings, position: Position, stop: Stop
 ) -> None:
@@ -115,6 +117,14 @@ def _end_epoch(run: Run, settings: Settings, position: Position) -> EpochRecord:
     record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores, run.solves())
     position.epoch, position.step, position.loss = epoch, 0, 0.0
     return record
+
+
+def _write(folder: RunFolder, record: EpochRecord, position: Position, settings: Settings, stop: Stop) -> None:
+    """Write the record of an epoch, and a checkpoint at the end, at a stop and where the last one is old."""
+    folder.append(record)
+    done = position.epoch == settings.epochs
+    if done or stop() or folder.seconds_since_save() >= settings.checkpoint_seconds:
+        folder.save(position)
 
 
 def _evaluate(run: Run) -> dict[str, float]:
