@@ -1,4 +1,4 @@
-"""Freed memory stays with the process."""
+"""``keep_memory``: freed memory stays with the process."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import pytest
 
 CHILD = """
 import resource, lmc, torch
-told = lmc.keep_memory() if {keep} else None
+enabled = lmc.keep_memory() if {keep} else None
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for step in range(16):
     if step == 8:  # the first steps fill the heap
         before = faults()
     torch.ones(2**24) + 1
-print(told, faults() - before)
+print(enabled, faults() - before)
 """
 
 
 def child(keep: bool) -> tuple[str, int]:
     done = subprocess.run([sys.executable, "-c", CHILD.format(keep=keep)], capture_output=True, text=True, check=True)
-    told, faults = done.stdout.split()
-    return told, int(faults)
+    enabled, faults = done.stdout.split()
+    return enabled, int(faults)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
-def test_a_step_does_not_page_its_memory_in_again() -> None:
-    told, kept = child(keep=True)
+def test_a_step_does_not_fault_its_pages_in_again() -> None:
+    enabled, kept = child(keep=True)
     _, fresh = child(keep=False)
-    assert told == "True"
+    assert enabled == "True"
     assert kept * 4 < fresh

@@ -55,7 +55,7 @@ def draw_edges(
     middle: float,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Exactly ``num_edges`` undirected edges (u < v), none twice, no self-loop, no node left alone.
+    """Exactly ``num_edges`` undirected edges (u < v), without duplicates, self-loops and isolated nodes.
 
     There must be more edges than nodes: every node first gets a partner in its community.
 

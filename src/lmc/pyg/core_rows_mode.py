@@ -29,7 +29,7 @@ from lmc.models.passes import Pass
 from lmc.models.rows import add_bias, linear, scale_and_shift
 
 GradientRows = Literal["core", "all", "none", "off"]
-"""The rows from which weights take their gradient. With ``off`` the mode leaves every operation alone."""
+"""The rows from which weights take their gradient. With ``off`` every operation runs unchanged."""
 
 _ADDITIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}

@@ -21,7 +21,7 @@ from lmc.errors import ConfigError
 from lmc.graph import Precomputed
 from lmc.models.passes import Operator, Pass
 from lmc.pyg.core_rows_mode import CoreRowsMode, tensors_in
-from lmc.pyg.matrices import aggregation_of
+from lmc.pyg.matrices import LayerEdges, aggregation_of
 from lmc.pyg.propagate_hook import (
     Call,
     ChooseState,
@@ -128,17 +128,11 @@ class RecordedCall:
         """Whether the network has changed the result in place."""
         return getattr(self.live, "_version", 0) > self.version
 
-    def matrix_entries(self, weight: str | None) -> Tensor:
-        """The entry of every edge in the matrix that a sum or mean over weighted edges is."""
-        src, dst = self.edges
-        w = torch.ones(src.numel(), dtype=self.out.dtype) if weight is None else self.kwargs[weight].flatten()
-        is_mean = aggregation_of(self.convolution) == "mean"
-        return w / torch.bincount(dst, minlength=NUM_NODES)[dst] if is_mean else w
-
     def weighted_sum(self, weight: str | None, x: Tensor) -> Tensor:
-        """P x with the matrix of :meth:`matrix_entries`."""
+        """P x, if this call is a sum or mean over edges; ``weight`` is the argument that holds their weights."""
+        of_edges = None if weight is None else self.kwargs[weight].flatten()
+        w = LayerEdges(self.edges, of_edges, aggregation_of(self.convolution)).entries(NUM_NODES, x.dtype)
         src, dst = self.edges
-        w = self.matrix_entries(weight)
         return torch.zeros_like(x).index_add(0, dst, w.view(-1, *[1] * (x.dim() - 1)) * x[src])
 
 

@@ -28,6 +28,12 @@ class LayerEdges(NamedTuple):
     weight: Tensor | None
     aggregation: str | None
 
+    def entries(self, num_nodes: int, dtype: torch.dtype) -> Tensor:
+        """The entry of every edge in the matrix of a sum or mean over weighted edges."""
+        src, dst = self.edges
+        w = torch.ones(src.numel(), dtype=dtype, device=src.device) if self.weight is None else self.weight.to(dtype)
+        return w / torch.bincount(dst, minlength=num_nodes).to(dtype)[dst] if self.aggregation == "mean" else w
+
 
 def layer_edges(
     network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], adj: CSR, in_width: int, dtype: torch.dtype
@@ -58,9 +64,6 @@ def matrix_of(adj: CSR, layer: LayerEdges, dtype: torch.dtype) -> CSR:
     """The matrix of one layer, on the pattern of A + I; the diagonal is zero where the layer has no self-loops."""
     n, pattern = adj.num_rows, with_self_loops(adj)
     src, dst = layer.edges
-    values = torch.ones(src.numel(), dtype=dtype, device=adj.device) if layer.weight is None else layer.weight.to(dtype)
-    if layer.aggregation == "mean":
-        values = values / torch.bincount(dst, minlength=n).to(dtype)[dst]
     keys = pattern.row_index() * n + pattern.indices
     wanted = dst * n + src
     position = torch.searchsorted(keys, wanted).clamp(max=keys.numel() - 1)
@@ -68,7 +71,7 @@ def matrix_of(adj: CSR, layer: LayerEdges, dtype: torch.dtype) -> CSR:
         raise ConfigError(
             "expected convolutions over the graph's edges (got others): they cannot be trained by batches"
         )
-    entries = torch.zeros(keys.numel(), dtype=dtype, device=adj.device).index_add_(0, position, values)
+    entries = torch.zeros(keys.numel(), dtype=dtype, device=adj.device).index_add_(0, position, layer.entries(n, dtype))
     return CSR(pattern.indptr, pattern.indices, entries, n)
 
 
