@@ -131,7 +131,7 @@ def test_a_plan_counts_rows_in_transfer(division: Division, cls: type[HistoryMet
     run = method.bind(g, model, division.parts, STAGED)
     for batch in run.batches():
         run.accumulate(batch)
-    measured = sum(run.staging.held)
+    measured = sum(run.staging.device_bytes)
     assert found == pytest.approx(measured, rel=0.15)
 
 

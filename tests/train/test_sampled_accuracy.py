@@ -135,6 +135,6 @@ def test_within_three_points_of_full_batch(
     full = [full_batch(path, kind, 150, seed) for seed in range(5)]
     ours = [accuracy(path, method, kind, 100, seed) for seed in range(5)]
     with capsys.disabled():
-        told = [f"{100 * mean(each):.2f} +- {100 * stdev(each):.2f}" for each in (full, ours)]
-        sys.stdout.write(f"\n{graph}, {kind}: full batch {told[0]}, {name} {told[1]} (5 seeds)\n")
+        scores = [f"{100 * mean(each):.2f} +- {100 * stdev(each):.2f}" for each in (full, ours)]
+        sys.stdout.write(f"\n{graph}, {kind}: full batch {scores[0]}, {name} {scores[1]} (5 seeds)\n")
     assert mean(ours) > mean(full) - 0.03

@@ -145,7 +145,7 @@ def _transfers(graph: Graph, found: Probe) -> list[Item]:
     if not found.transfers:
         return []
     recorded = found.recorded_transfers if run.keeps_batches and run.records else 0
-    index = run.staging.held[1] * graph.num_nodes // run.graph.num_nodes
+    index = run.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
     return [Item("rows in transfer", "device", found.transfers + recorded + index)]
 
 

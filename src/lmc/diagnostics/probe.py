@@ -124,7 +124,7 @@ def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placem
         run.accumulate(batch)
         model.zero_grad(set_to_none=True)
     step = peak_bytes(lambda: run.accumulate(batch if kept else run.make_batch(rows, 1.0)), run.problem.device)
-    return Probe(step, batch_bytes(batch), run.staging.held[0], run.staging.standing, run)
+    return Probe(step, batch_bytes(batch), run.staging.device_bytes[0], run.staging.recording_bytes, run)
 
 
 def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:

@@ -81,13 +81,13 @@ class Staging:
             table.end()
 
     @property
-    def held(self) -> tuple[int, int]:
+    def device_bytes(self) -> tuple[int, int]:
         """Bytes on the device for rows in transfer, and for the indices that locate them."""
         found = [table.device_bytes for table in self._bracketed]
         return sum(rows for rows, _ in found), sum(index for _, index in found)
 
     @property
-    def standing(self) -> int:
+    def recording_bytes(self) -> int:
         """Additional bytes that recorded steps need for what they push."""
         return sum(table.recording_bytes for table in self._bracketed)
 
