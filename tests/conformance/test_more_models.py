@@ -105,7 +105,13 @@ def test_lmc_becomes_exact_from_empty_histories(model: str) -> None:
 def test_methods_that_drop_messages_are_not_exact(method: Method, model: str) -> None:
     g = random_graph()
     module = make(model, g)
-    assert total_error(sweep(bound(method, g, module)), full_gradient(g, module)) > 1e-3
+    got, want = sweep(bound(method, g, module)), full_gradient(g, module)
+    low, high = (0.4, 1.3) if isinstance(method, ClusterGCN) else (0.25, 0.8)
+    assert low < total_error(got, want) < high
+    if isinstance(method, GAS):  # it misses adjoints alone: what follows the last sum, or is in it, is exact
+        last = (f"layers.{module.num_layers - 1}.", "lin_out.")
+        errors = {k: float((got[k] - w).norm() / w.norm()) for k, w in want.items()}
+        assert all(error < 1e-12 if k.startswith(last) else 0.1 < error < 1.5 for k, error in errors.items())
 
 
 @pytest.mark.parametrize("model", LINEAR)

@@ -97,7 +97,16 @@ def test_methods_that_drop_messages_are_not_exact(kind: type[ClusterMethod], mod
     module = make(model, g)
     run = kind(num_parts=4, clusters_per_batch=1).bind(g, module)
     run.refresh()
-    assert total_error(sweep(run), full_gradient(g, module)) > 0.05
+    got, want = sweep(run), full_gradient(g, module)
+    low, high = (0.1, 0.9) if kind is ClusterGCN else (0.2, 0.4)
+    assert low < total_error(got, want) < high
+    last = (f"layers.{module.num_layers - 1}.", "lin_out.")
+    errors = {k: float((got[k] - w).norm() / w.norm()) for k, w in want.items()}
+    above = [error for k, error in errors.items() if k.startswith(last)]
+    below = [error for k, error in errors.items() if not k.startswith(last)]
+    assert 0.1 < min(below) < max(below) < 1.5
+    # messages that come from exact histories are exact, so that GAS misses adjoints alone; the others miss messages
+    assert max(above) < 1e-12 if kind is GAS else 0.01 < min(above) < max(above) < 0.7
 
 
 @pytest.mark.parametrize("model", ["gcn", "gcn-layer-norm", "gcnii"])
