@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from lmc.kernels.packed import Rows, num_rows
@@ -9,8 +10,8 @@ from lmc.kernels.row_transfers import RowCache, gather, overlay
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
 from lmc.stores.row_numbers import numbers_on_host, numbers_ready
-from lmc.stores.streams import Event, Stream, record_event
-from lmc.stores.transfers import Fetch
+from lmc.stores.streams import Event, Stream, Work, record_event
+from lmc.stores.transfers import Fetch, PendingWrite
 from lmc.stores.write_back import WriteBack
 
 
@@ -31,27 +32,30 @@ class Fetcher:
     def start(self, rows: tuple[Rows, ...], writes: WriteBack) -> None:
         """Start to fetch ``rows``; the docstring of :mod:`lmc.stores` says from where each row is read."""
         last = self.current
-        previous = last if last is not None and last.delivered is not None else None
-        if last is not None and previous is None and not self._host.kernels_read:
+        previous = None if last is None or last.delivered is None else last
+        if last is not None and last.delivered is None and not self._host.kernels_read:
             last.fetched.synchronize()  # nothing waited for it, and its thread reads ``cache.num``, which changes soon
         cache, free = self._free_cache(rows)
         fetch = Fetch(rows, cache, writes.newest)
-        after = [free, writes.written, *map(numbers_ready, rows), *writes.readers(cache)]
-        # Behind this event lie the previous use of the cache and the packing of the older pending write.
-        launched = None if previous is None else previous.delivered
-        after.append(record_event(self._host.device) if launched is None else launched)
-        newest = [] if fetch.newest is None else fetch.newest.rows  # laid over on delivery, so not read here
-        sources = [source for source in (writes.older, previous) if source is not None]
-        caches = tuple(source.cache for source in sources)
-        if self._host.kernels_read:
-            work = partial(self._gather, fetch, caches, next((r for r in newest if isinstance(r, slice)), None))
-        else:
-            assert self._io is not None
-            present = [*newest, *(r for source in sources for r in source.rows)]
-            numbers = [numbers_on_host(r) for r in rows], [numbers_on_host(r) for r in present]
-            work = partial(self._io.fetch, fetch, caches, *numbers)
+        # Behind the last of these events lie the previous use of the cache and the packing of the older pending write.
+        launched = record_event(self._host.device) if last is None or last.delivered is None else last.delivered
+        after = [free, writes.written, *map(numbers_ready, rows), *writes.readers(cache), launched]
+        work = self._work(fetch, [source for source in (writes.older, previous) if source is not None])
         fetch.fetched = self.stream.submit(work, after, rows)
         self.current = fetch
+
+    def _work(self, fetch: Fetch, sources: Sequence[PendingWrite | Fetch]) -> Work:
+        """What fills the cache of a fetch: the first of ``sources`` that has a row, else the host table.
+
+        Rows of the newest pending write are laid over on delivery, so they are not read from the host table.
+        """
+        newest = [] if fetch.newest is None else fetch.newest.rows
+        caches = tuple(source.cache for source in sources)
+        if self._io is None or self._host.kernels_read:
+            return partial(self._gather, fetch, caches, next((r for r in newest if isinstance(r, slice)), None))
+        present = [*newest, *(r for source in sources for r in source.rows)]
+        numbers = [numbers_on_host(r) for r in fetch.rows], [numbers_on_host(r) for r in present]
+        return partial(self._io.fetch, fetch, caches, *numbers)
 
     def usable(self, writes: WriteBack) -> Fetch | None:
         """The current fetch, unless a step pushed rows since it was started."""

@@ -55,18 +55,18 @@ class StepLog:
             if piece is None or delivered is None or not self.unwritten(piece, member):
                 return False
             values = delivered[member] + values
+        if delivered is not None and values.data_ptr() != delivered[member].data_ptr():
+            delivered = None
         write = next((w for w in self.writes if same_rows(w.rows, rows)), None)
-        in_place = delivered is not None and values.data_ptr() == delivered[member].data_ptr()
-        in_place = in_place and (write is None or write.in_place)
         if write is None:
-            kept = delivered if delivered is not None and in_place else self._buffer(values.shape[0])
-            write = StepWrite(rows, kept, piece, in_place)
+            kept = self._buffer(values.shape[0]) if delivered is None else delivered
+            write = StepWrite(rows, kept, piece, in_place=delivered is not None)
             self.writes.append(write)
-        if write.in_place != in_place:
+        elif write.in_place and delivered is None:
             return False
-        if not in_place:  # the caller may overwrite these values before the step ends; delivered values it may not
+        if not write.in_place:  # the caller may overwrite these values before the step ends
             write.values[member].copy_(values)
-        self.in_place = self.in_place or in_place
+        self.in_place = self.in_place or write.in_place
         write.members.add(member)
         return True
 
