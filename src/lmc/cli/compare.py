@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -133,9 +134,9 @@ def _table(
     errors: Mapping[str, Sequence[ErrorRecord]],
     epochs: int,
 ) -> Table:
-    table = Table()
-    table.add_column("method", no_wrap=True)
-    for column in ("epoch", "loss", "val", "test", "best val", "test then", "train time", "gradient error"):
+    table = Table(box=box.SIMPLE_HEAD)  # the columns fit into 80 characters
+    table.add_column("method", overflow="fold", min_width=8)
+    for column in ("epoch", "loss", "val %", "test %", "best\nval %", "test\nthen", "train\ntime", "gradient\nerror"):
         table.add_column(column, justify="right", no_wrap=True)
     for c in entered:
         run = runs.get(c.label, RunRecord({}, ()))
@@ -144,10 +145,10 @@ def _table(
             c.label,
             f"{run.epochs[-1].epoch if run.epochs else 0}/{epochs}",
             "-" if run.loss is None else f"{run.loss:.4f}",
-            percent(scores.get("val")),
-            percent(scores.get("test")),
-            percent(run.best_val),
-            percent(run.test),
+            *(
+                percent(score).removesuffix(" %")
+                for score in (*map(scores.get, ("val", "test")), run.best_val, run.test)
+            ),
             seconds(run.seconds),
             _error(c, errors.get(c.label, ())),
         )

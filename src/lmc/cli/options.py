@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,139 +13,86 @@ from lmc.errors import ConfigError
 if TYPE_CHECKING:
     from lmc.stores import Placement
 
-_DATA, _METHOD, _MODEL, _OPTIMISER = "Data", "Method", "Model", "Optimiser"
-_PLACEMENT, _RUN = "Placement", "Run"
+
+def _under(heading: str) -> Callable[[str, str], Any]:
+    """Options that the help lists under one heading."""
+    return lambda flag, help: typer.Option(flag, help=help, rich_help_panel=heading)
+
+
+_data, _method, _model, _loop = _under("Data"), _under("Method"), _under("Model"), _under("Optimiser")
+_place, _run = _under("Placement"), _under("Run")
 
 Dataset = Annotated[
     str, typer.Argument(help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz.")
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Folder to look in first, before $LMC_DATA.", rich_help_panel=_DATA),
-]
-Scale = Annotated[
-    float | None,
-    typer.Option("--scale", help="Factor on a lookalike's nodes and edges.", rich_help_panel=_DATA),
-]
-Symmetrise = Annotated[
-    bool,
-    typer.Option("--symmetrise", help="Repair one-way edges, duplicates and self-loops.", rich_help_panel=_DATA),
-]
+DataDir = Annotated[Path | None, _data("--data-dir", "Folder to look in first, before $LMC_DATA.")]
+Scale = Annotated[float | None, _data("--scale", "Factor on a lookalike's nodes and edges.")]
+Symmetrise = Annotated[bool, _data("--symmetrise", "Repair one-way edges, duplicates and self-loops.")]
 
 Method = Annotated[
     str,
-    typer.Option(
+    _method(
         "--method",
-        help="A name and its options, e.g. lmc:alpha=0.4:score=x; `lmc methods` lists the names, `lmc methods lmc` the "
+        "A name and its options, e.g. lmc:alpha=0.4:score=x; `lmc methods` lists the names, `lmc methods lmc` the "
         "options of one. auto: cmc, or lmc where the model's aggregation is not linear, or lmc4rec for a fixed point.",
-        rich_help_panel=_METHOD,
     ),
 ]
 Methods = Annotated[
     str,
-    typer.Option(
+    _method(
         "--methods",
-        help="Comma-separated, each as for `lmc train --method`: gas,lmc,lmc:alpha=0.8:score=x^2. auto: several that "
-        "train the model.",
-        rich_help_panel=_METHOD,
+        "Comma-separated, each as for `lmc train --method`: gas,lmc,lmc:alpha=0.8:score=x^2. auto: several that train "
+        "the model.",
     ),
 ]
 Parts = Annotated[
-    int | None,
-    typer.Option(
-        "--parts",
-        help="Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.",
-        rich_help_panel=_METHOD,
-    ),
+    int | None, _method("--parts", "Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.")
 ]
 Clusters = Annotated[
     str | None,
-    typer.Option(
+    _method(
         "--clusters",
-        help="Parts in a batch; auto (`lmc train` alone): as many as fit in memory. Default: an eighth, at least 2.",
-        rich_help_panel=_METHOD,
+        "Parts in a batch; auto (`lmc train` alone): as many as fit in memory. Default: an eighth, at least 2.",
     ),
 ]
 Model = Annotated[
     str,
-    typer.Option(
+    _model(
         "--model",
-        help="A name and its options, e.g. gcn:layers=3:hidden=256; `lmc models` lists the names, `lmc models gcn` the "
+        "A name and its options, e.g. gcn:layers=3:hidden=256; `lmc models` lists the names, `lmc models gcn` the "
         "options of one.",
-        rich_help_panel=_MODEL,
     ),
 ]
 
-Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the parts.", rich_help_panel=_OPTIMISER)]
-Rate = Annotated[float, typer.Option("--lr", help="Learning rate of Adam.", rich_help_panel=_OPTIMISER)]
-WeightDecay = Annotated[float, typer.Option("--weight-decay", help="Weight decay of Adam.", rich_help_panel=_OPTIMISER)]
-Clip = Annotated[float | None, typer.Option("--clip", help="Largest norm of the gradient.", rich_help_panel=_OPTIMISER)]
-EvalEvery = Annotated[
-    int,
-    typer.Option("--eval-every", help="Epochs between evaluations; 0: never.", rich_help_panel=_OPTIMISER),
-]
+Epochs = Annotated[int, _loop("--epochs", "Passes over the parts.")]
+Rate = Annotated[float, _loop("--lr", "Learning rate of Adam.")]
+WeightDecay = Annotated[float, _loop("--weight-decay", "Weight decay of Adam.")]
+Clip = Annotated[float | None, _loop("--clip", "Largest norm of the gradient.")]
+EvalEvery = Annotated[int, _loop("--eval-every", "Epochs between evaluations; 0: never.")]
 
-Device = Annotated[
-    str, typer.Option("--device", help="cpu, cuda, or auto: the GPU where there is one.", rich_help_panel=_PLACEMENT)
-]
+Device = Annotated[str, _place("--device", "cpu, cuda, or auto: the GPU where there is one.")]
 History = Annotated[
-    str,
-    typer.Option(
-        "--history",
-        help="Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.",
-        rich_help_panel=_PLACEMENT,
-    ),
+    str, _place("--history", "Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.")
 ]
-Features = Annotated[
-    str,
-    typer.Option("--features", help="Where features are kept: as for --history.", rich_help_panel=_PLACEMENT),
-]
-Structure = Annotated[
-    str,
-    typer.Option("--structure", help="Where edges are kept: device or host.", rich_help_panel=_PLACEMENT),
-]
-Precision = Annotated[
-    str,
-    typer.Option(
-        "--precision", help="Of rows and tables: float32, or bfloat16 in half the bytes.", rich_help_panel=_PLACEMENT
-    ),
-]
-RebuildBatches = Annotated[
-    bool,
-    typer.Option(
-        "--rebuild-batches", help="Build every batch when it is needed and keep none.", rich_help_panel=_PLACEMENT
-    ),
-]
+Features = Annotated[str, _place("--features", "Where features are kept: as for --history.")]
+Structure = Annotated[str, _place("--structure", "Where edges are kept: device or host.")]
+Precision = Annotated[str, _place("--precision", "Of rows and tables: float32, or bfloat16 in half the bytes.")]
+RebuildBatches = Annotated[bool, _place("--rebuild-batches", "Build every batch when it is needed and keep none.")]
 Memory = Annotated[
     str | None,
-    typer.Option(
+    _place(
         "--memory",
-        help="Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted.",
-        rich_help_panel=_PLACEMENT,
+        "Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted.",
     ),
 ]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Show what would be kept where and the memory of a step; train nothing.",
-        rich_help_panel=_PLACEMENT,
-    ),
-]
+DryRun = Annotated[bool, _place("--dry-run", "Show what would be kept where and the memory of a step; train nothing.")]
 
-Seed = Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.", rich_help_panel=_RUN)]
-RunDir = Annotated[
-    Path | None,
-    typer.Option("--run-dir", help="Where results go. Default: a folder under runs/.", rich_help_panel=_RUN),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in the run folder.", rich_help_panel=_RUN)]
+Seed = Annotated[int, _run("--seed", "Of parameters, partition and batches.")]
+RunDir = Annotated[Path | None, _run("--run-dir", "Where results go. Default: a folder under runs/.")]
+Resume = Annotated[bool, _run("--resume", "Continue what is in the run folder.")]
 ErrorEvery = Annotated[
     int | None,
-    typer.Option(
-        "--error-every",
-        help="Epochs between measurements of the gradient error; 0: never. Default: about 6 measurements in all.",
-        rich_help_panel=_RUN,
-    ),
+    _run("--error-every", "Epochs between measurements of the gradient error; 0: never. Default: about 6 in all."),
 ]
 
 

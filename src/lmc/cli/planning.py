@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +87,8 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
         yield
         return
     limit, total = parse_memory(memory), torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.empty_cache()  # planning may have left more
+    gc.collect()  # earlier runs of this process and the plan's probe count towards the limit until they are freed
+    torch.cuda.empty_cache()
     # torch takes an index here, or None for the current device, and no "cuda" without one
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.index)
     try:
@@ -128,12 +130,7 @@ def _words(found: Plan, method: Method, division: Division, limit: int | None) -
 
 
 def _refusal(
-    division: Division,
-    model: Model,
-    method: Method,
-    placement: Placement,
-    limit: int,
-    found: Plan,
+    division: Division, model: Model, method: Method, placement: Placement, limit: int, found: Plan
 ) -> ConfigError:
     advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
     if isinstance(method, ClusterMethod):
