@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import CONVOLUTIONAL, PARTS, hand_graph, make, model_for, random_graph
+from helpers import CONVOLUTIONAL, PARTS, full_gradient, hand_graph, make, model_for, random_graph, sweep, worst_error
 from lmc.errors import ConfigError, LmcError
 from lmc.methods import (
     CMC,
     GAS,
     LADIES,
     METHODS,
-    VRGCN,
     BackwardSGD,
     ClusterGCN,
     DropEdge,
@@ -30,6 +29,7 @@ from lmc.methods import (
     recommended,
 )
 from lmc.models import GAT, GCN, GCNII, Model, RecGCN
+from lmc.stores import Placement
 
 BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (LMC4Conv, {"alpha": 1.2}, r"alpha in \[0, 1\] \(got 1.2\)"),
@@ -40,7 +40,7 @@ BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (LMC4Conv, {"first_layer": "half"}, r'first_layer "complete" or "pruned" \(got \'half\'\)'),
     (GraphFM, {"momentum": 1.5}, r"momentum in \[0, 1\] \(got 1.5\)"),
     (GraphFM, {"momentum": -1.0}, r"momentum in \[0, 1\]"),
-    (GAS, {"history": "tape"}, "history tier"),
+    (Placement, {"history": "tape"}, "history tier"),
     (GAS, {"num_parts": 2.5}, r"num_parts to be a whole number \(got 2.5\)"),
     (GAS, {"partition": "metsi"}, r"partition in .*metis.* \(got 'metsi'\)"),
     (GAS, {"num_parts": 0}, r"num_parts of at least 1 \(got 0\)"),
@@ -50,7 +50,6 @@ BAD: list[tuple[type[Method], dict[str, Any], str]] = [
     (GraphSAGE, {"fanouts": (10, 0)}, r"fanouts to be a whole number of at least 1 \(got 0\)"),
     (GraphSAGE, {"fanouts": 2.5}, r"fanouts to be a whole number"),
     (GraphSAGE, {"first_layer": "pruned"}, r'first_layer "complete" or "sampled" \(got \'pruned\'\)'),
-    (VRGCN, {"history": "tape"}, "history tier"),
     (GraphFMIB, {"momentum": 2.0}, r"momentum in \[0, 1\]"),
     (LADIES, {"layer_size": -3}, r"layer_size .* \(got -3\)"),
     (GraphSAINT, {"sampler": "star"}, r"sampler in .*'walk'.*\(got 'star'\)"),
@@ -65,7 +64,7 @@ BAD: list[tuple[type[Method], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "settings", "message"), BAD, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_bad_settings_are_refused(kind: type[Method], settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_refused(kind: type[Method] | type[Placement], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         kind(**settings)
 
@@ -155,10 +154,42 @@ def test_a_missing_gpu_is_said() -> None:
         GAS().bind(g, make("gcn", g), PARTS, device="cuda")
 
 
+ONE_BATCH = {"full", "graphsage", "vrgcn", "fm-ib", "fastgcn", "ladies", "shadow", "sign"}
+"""Methods whose default batch is the whole of a small graph, or of its training nodes."""
+EXACT = ONE_BATCH - {"vrgcn", "shadow"} | {"backward-sgd"}
+"""Methods whose default is then the full gradient: VR-GCN samples two neighbours, ShaDow renormalises its subgraphs."""
+NEAR = {"vrgcn": 0.99, "lmc": 0.98, "cmc": 0.98, "shadow": 0.9, "gas": 0.85, "fm": 0.85, "cluster": 0.6}
+"""Least cosine of the mean gradient and the full one; GraphSAINT's, of few draws, is 0.67."""
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_defaults_divide_a_small_graph_and_train(name: str) -> None:
+    """Ten parts by two, or all seeds at once; with exact tables the mean gradient has the size and the direction of the
+    full one."""
     g = random_graph()
-    run = METHODS[name]().bind(g, make(model_for(name), g))
-    for batch in run.batches():
-        assert bool(run.accumulate(batch).loss.isfinite())
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in run.problem.model.parameters())
+    model = make(model_for(name), g)
+    run = METHODS[name]().bind(g, model)
+    assert run.num_batches == (1 if name in ONE_BATCH else 4 if name == "graphsaint" else 5)
+    if name != "graphsaint":  # whose subgraphs overlap
+        met = torch.cat([batch.n_id[: batch.num_core] for batch in run.batches(0)])
+        assert met.unique().numel() == met.numel()
+        assert bool(torch.isin(g.train.nonzero().squeeze(1), met).all())
+    run.refresh()
+    want = full_gradient(g, model)
+    epochs = [sweep(run) for _ in range(10)]
+    got = {k: torch.stack([grads[k] for grads in epochs]).mean(0) for k in want}
+    if name in EXACT:
+        assert worst_error(got, want) < 1e-10
+        return
+    a, b = (torch.cat([grads[k].flatten() for k in want]) for grads in (got, want))
+    assert NEAR.get(name, 0.5) < float(a @ b / (a.norm() * b.norm())) < 1 - 1e-6
+    assert 0.6 < float(a.norm() / b.norm()) < 1.2
+
+
+@pytest.mark.parametrize(("num_parts", "per_batch"), [(1, 1), (2, 2), (16, 2), (24, 3), (40, 5)])
+def test_a_batch_has_an_eighth_of_the_parts_by_default(num_parts: int, per_batch: int) -> None:
+    """And two of them at least, where there are two."""
+    g = random_graph()
+    run = GAS(num_parts=num_parts, partition="random").bind(g, make("gcn", g))
+    assert run.clusters.per_batch == per_batch
+    assert run.num_batches == num_parts // per_batch
