@@ -18,8 +18,8 @@ demo: $(STAMP)
 		--lr 0.001 --epochs 80 --eval-every 2 --run-dir runs/demo
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests experiments
+	$(BIN)/ruff check src tests experiments
 	$(BIN)/mypy
 
 # threads that wait without spinning: on a busy machine a spinning pool is many times slower

@@ -96,8 +96,14 @@ def write_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
 
 def append_line(path: Path, record: DataclassInstance) -> None:
     """Append one record to the file."""
+    append_lines(path, [record])
+
+
+def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
+    """Append records to the file, in one write."""
+    text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(record)) + "\n")
+        file.write(text)
 
 
 def read_lines(path: Path) -> list[EpochRecord]:

@@ -9,22 +9,27 @@ import torch
 
 import lmc
 from lmc.bench import Setup
-from lmc.bench.scale import (
-    ScaleCell,
-    ScaleRecord,
-    Shelf,
-    Sizes,
-    measure_cell,
-    over_clusters,
-    over_sizes,
-    slope,
-)
+from lmc.bench.scale import ScaleCell, ScaleRecord, Sizes, measure_cell, over_clusters, over_sizes, slope
+from lmc.cli.scale import OneGraph
 from lmc.errors import ConfigError
 from lmc.methods import GAS, FullBatch
 
 SIZES = Sizes([0.1, 0.4, 1.6], 32, 2, [1, 2, 4], 0.4, ["full", "gas"])
 LINE = ScaleRecord(
-    0.4, "gas", "8/2", nodes=40, edges=200, steps=4, ms=3.0, entries=2.0, halo_ratio=1.0, step=5, lives=7, away={}
+    0.4,
+    "gas",
+    "8/2",
+    nodes=40,
+    edges=200,
+    steps=4,
+    ms=3.0,
+    entries=2.0,
+    halo_ratio=1.0,
+    core=2,
+    halo=2,
+    step=5,
+    lives=7,
+    away={},
 )
 
 
@@ -62,15 +67,17 @@ def test_curves_are_of_one_kind() -> None:
     assert (LINE.peak, LINE.ms_per_million) == (12, 15000.0)
 
 
-def test_one_graph_is_kept_at_a_time() -> None:
+def test_one_graph_is_kept_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
+    load = lmc.load
 
-    def load(scale: float) -> lmc.Graph:
+    def counting(name: str, scale: float) -> lmc.Graph:
         asked.append(scale)
-        return lmc.load("tiny-like", scale=scale)
+        return load(name, scale=scale)
 
-    shelf = Shelf(load)
-    assert [shelf(scale).num_nodes for scale in (0.2, 0.2, 0.3, 0.2)] == [300, 300, 450, 300]
+    monkeypatch.setattr("lmc.data.load", counting)
+    graphs = OneGraph("tiny-like")
+    assert [graphs(scale).num_nodes for scale in (0.2, 0.2, 0.3, 0.2)] == [300, 300, 450, 300]
     assert asked == [0.2, 0.3, 0.2]
 
 

@@ -1,4 +1,4 @@
-"""``lmc bench speed``, ``memory`` and ``scale`` from end to end: lines, tables, figures, stopping and going on."""
+"""``lmc bench speed``, ``memory`` and ``scale`` from end to end: lines, tables, figures, stopping and continuing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 Invoke = Callable[..., tuple[int, str]]
 
@@ -63,48 +64,50 @@ def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmc.bench.traffic.COPIED", {"cpu": 2**20})
 
 
-def test_speed_stops_and_goes_on_in_a_sitting_of_its_own(
+def test_speed_stops_after_a_group_and_goes_on_with_the_next(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "r"
     with monkeypatch.context() as patched:
-        patched.setattr("lmc.cli.cells.stop_on_interrupt", stop_after(4))
+        patched.setattr("lmc.cli.study.stop_on_interrupt", stop_after(1))
         code, said = invoke(*SPEED)
     assert code == 130
     assert "cells are left, continue with: lmc" in said
     first = lines(folder / "speed.jsonl")
-    assert [r["method"] for r in first] == ["copy", "pyg-full", "full", "lmc"]
-    code, said = invoke(*SPEED)
-    assert code == 0, said
-    written = lines(folder / "speed.jsonl")
-    assert written[:4] == first
-    assert {r["sitting"] for r in written[4:]} == {2}
-    second = [(r["model"], r["method"], r["config"], r["tier"], r["redraw"]) for r in written[4:]]
-    assert second == [
-        ("-", "copy", "-", "device", False),
-        ("gcn", "pyg-full", "-", "device", False),
-        ("gcn", "full", "-", "device", False),
+    assert [(r["model"], r["method"], r["config"], r["tier"], r["redraw"]) for r in first] == [
+        ("gcn", "copy", "4/2", "device", False),
+        ("gcn", "pyg-full", "4/2", "device", False),
+        ("gcn", "full", "4/2", "device", False),
         ("gcn", "lmc", "4/2", "device", False),
         ("gcn", "cmc", "4/2", "device", False),
         ("gcn", "lmc", "4/2", "disk", False),
         ("gcn", "lmc", "4/2", "device", True),
-        ("recgcn", "full", "-", "device", False),
+    ]
+    code, said = invoke(*SPEED)
+    assert code == 0, said
+    written = lines(folder / "speed.jsonl")
+    assert written[:7] == first
+    assert [(r["model"], r["method"], r["config"], r["tier"], r["redraw"]) for r in written[7:]] == [
+        ("recgcn", "copy", "4/2", "device", False),
+        ("recgcn", "full", "4/2", "device", False),
         ("recgcn", "lmc4rec", "4/2", "device", False),
         ("recgcn", "cmc4rec", "4/2", "device", False),
     ]
+    assert {(r["turn"], r["in_turn"]) for r in written} == {(1, True)}
     assert is_png(folder / "speed.png")
     table = rows(folder / "speed.md")
     cmc = next(row for row in table if row[:3] == ["gcn", "cmc", "4/2"])
-    of = {(r["model"], r["method"], r["tier"], r["redraw"]): r["ms"] for r in written if r["sitting"] == 2}
+    of = {(r["model"], r["method"], r["tier"], r["redraw"]): r["ms"] for r in written}
     ratio = of["gcn", "cmc", "device", False] / of["gcn", "lmc", "device", False]
     text = f"{ratio:.3f}" if ratio < 1 else f"{ratio:.2f}"
-    assert cmc[table[0].index("x lmc")] == text
+    assert cmc[table[0].index("time / lmc")] == text
     disk = next(row for row in table if row[3:4] == ["disk"])
     share = of["gcn", "lmc", "device", False] / of["gcn", "lmc", "disk", False]
     assert disk[table[0].index("of device speed")] == (
         f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
     )
     assert "copy:" in said
+    assert "an epoch takes so many times as long as" in said
     assert invoke(*SPEED)[0] == 0  # nothing is left
     assert lines(folder / "speed.jsonl") == written
     (folder / "speed.png").unlink()
@@ -114,12 +117,18 @@ def test_speed_stops_and_goes_on_in_a_sitting_of_its_own(
     assert (code, "hidden: 8 there, 9 here" in said) == (2, True)
 
 
+def test_speed_sets_the_precision_of_products_back(invoke: Invoke) -> None:
+    precision = torch.get_float32_matmul_precision()
+    assert invoke(*SPEED, "--models", "gcn", "--no-redraw", "--no-pyg", "--tiers", "device")[0] == 0
+    assert torch.get_float32_matmul_precision() == precision
+
+
 def test_memory_has_predictions_where_there_are_plans(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "r"
     with monkeypatch.context() as patched:
-        patched.setattr("lmc.cli.cells.stop_on_interrupt", stop_after(2))
+        patched.setattr("lmc.cli.study.stop_on_interrupt", stop_after(2))
         assert invoke(*MEMORY)[0] == 130
     first = lines(folder / "memory.jsonl")
     code, said = invoke(*MEMORY)
@@ -150,7 +159,7 @@ def test_scale_measures_four_sizes_and_the_sweep(
 ) -> None:
     folder = tmp_path / "r"
     with monkeypatch.context() as patched:
-        patched.setattr("lmc.cli.cells.stop_on_interrupt", stop_after(3))
+        patched.setattr("lmc.cli.study.stop_on_interrupt", stop_after(3))
         assert invoke(*SCALE)[0] == 130
     first = lines(folder / "scale.jsonl")
     code, said = invoke(*SCALE)

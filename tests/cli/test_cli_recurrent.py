@@ -44,13 +44,6 @@ def test_compare(invoke: Invoke, tmp_path: Path) -> None:
     assert (tmp_path / "c" / "compare.png").exists()
     measured = json.loads((tmp_path / "c" / "lmc4rec" / "errors.jsonl").read_text().splitlines()[-1])
     assert {"H", "V", "in", "layer 1", "out"} == measured["layers"].keys()
-    code, said = invoke("bench", "estimates", "c", "--out", "estimates.png")
-    assert code == 0, said
-    assert all(f"c, {name}" in said for name in methods.split(","))
-    assert (tmp_path / "estimates.png").stat().st_size > 10_000
-    code, said = invoke("bench", "estimates", "nowhere")
-    assert code != 0
-    assert "holds no runs" in said
 
 
 @pytest.mark.filterwarnings("ignore::lmc.errors.SolverWarning")

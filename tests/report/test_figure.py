@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmc.report import compare_figure, save
-from lmc.report.figure import looks_of
+from lmc.report.looks import looks_of
 from lmc.results import EpochRecord, RunRecord
 
 

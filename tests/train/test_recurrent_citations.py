@@ -11,9 +11,9 @@ from statistics import fmean
 
 import pytest
 import torch
+from lmc.bench.recurrent import RecurrentSetup, time_recurrent
 
 import lmc
-from lmc.bench.recurrent import RecurrentSetup, time_recurrent
 from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, CMC4Rec, LMC4Rec
 from lmc.models import RecGCN
 from lmc.train import train_epoch

@@ -1,32 +1,33 @@
-"""The time and memory of one training epoch, method by method, in one process."""
+"""Training runs, and PyG's full batch, that are set up to be timed epoch by epoch."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean, median
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmc.bench.measure import allocated_bytes, median_ms
+from lmc.bench.measure import allocated_bytes, elapsed_ms, wait
 from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
-from lmc.methods import ClusterMethod, FullBatch, Method, Run
-from lmc.models import GCN, Model
+from lmc.methods import Method, Run
+from lmc.models import GCN, GCNII, Model, RecGCN
 from lmc.stores import Placement
-from lmc.train.optimiser import adam
+from lmc.train import adam, train_epoch, train_step
 
-PYG = "pyg-full"
-FULL = FullBatch.name
+MODELS = ("gcn", "gcnii", "recgcn")
+WHOLE = "-"
+"""The parts/clusters of a batch that is the whole graph."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What is timed: a GCN of this shape on this device; medians of ``repeat`` epochs after ``warmup``."""
+    """The shape of the model that is timed, and how often: ``repeat`` epochs after ``warmup`` epochs."""
 
     hidden: int = 256
     layers: int = 3
@@ -37,7 +38,6 @@ class Setup:
     warmup: int = 1
     repeat: int = 3
     precision: str = "float32"
-    history: str = "device"
 
     def __post_init__(self) -> None:
         if self.repeat < 1 or self.warmup < 0:
@@ -46,147 +46,104 @@ class Setup:
             raise ConfigError(f'expected norm None, "layer" or "batch" (got {self.norm!r})')
 
 
-@dataclass(frozen=True)
-class EpochTiming:
-    """One line of the benchmark.
+@dataclass(eq=False)
+class Timed:
+    """Something that trains an epoch when ``epoch()`` is called, and the times of its epochs.
 
     Args:
-        parts, clusters: the division of the graph; None for a full batch.
-        ms: milliseconds of an epoch.
-        vs_pyg, vs_full: ms over that of PyG's full batch, and of ours; None where that was not timed.
-        nnz_share: non-zeros of the batches' operators, forward and backward, over those of the whole graph's.
-        vs_work: ms / (nnz_share * full batch ms): 1 where time is proportional to the work.
-        step_mb: measured peak of one step, beyond what lives between steps.
-        resident_mb: what lives between steps (graph, batches, histories, optimiser, recorded steps); None on a CPU.
-        halo_ratio: halo rows over core rows, in the mean.
+        steps: steps in an epoch.
+        step_bytes: measured peak of one step, beyond what lives between steps.
+        resident_bytes: what lives between steps (graph, batches, histories, optimiser, recorded steps), without other
+            runs of the process; None on a CPU.
+        nnz_share: non-zeros of the batches' operators, forward and backward, over those of the whole graph.
+        halo_ratio: halo rows over core rows.
+        run, optimizer: the run; None for PyG.
     """
 
-    method: str
-    parts: int | None
-    clusters: int | None
+    epoch: Callable[[], float]
     steps: int
-    ms: float
-    vs_pyg: float | None
-    vs_full: float | None
-    nnz_share: float
-    vs_work: float | None
-    step_mb: float
-    resident_mb: float | None
-    halo_ratio: float
+    step_bytes: int
+    device: torch.device
+    resident_bytes: int | None = None
+    nnz_share: float | None = None
+    halo_ratio: float | None = None
+    run: Run | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    times: list[float] = field(default_factory=list)
+
+    def warm_up(self, epochs: int, before: int | None) -> Timed:
+        """Train epochs that are not timed; ``before``: bytes on the device before this was set up.
+
+        The second visit of a batch on a GPU records its step as a CUDA graph: three epochs contain that.
+        """
+        for _ in range(epochs):
+            self.epoch()
+        wait(self.device)
+        now = allocated_bytes(self.device)
+        self.resident_bytes = None if now is None or before is None else now - before
+        return self
+
+    def time_epoch(self) -> None:
+        """Time one epoch."""
+        self.times.append(elapsed_ms(self.epoch, self.device))
+
+    @property
+    def ms(self) -> float:
+        """The median time of an epoch, in milliseconds."""
+        return median(self.times)
 
 
-def time_epochs(
-    graph: Graph, methods: Mapping[str, Method], setup: Setup, device: torch.device, *, pyg: bool = True
-) -> Iterator[EpochTiming]:
-    """Time PyG's full batch (where ``pyg``), our full batch, then ``methods``; one line each as it is measured.
-
-    Every line is set up, measured and freed before the next, so that memory figures do not mix.
-    """
-    pyg_ms = full_ms = None
-    if pyg:
-        timing = time_pyg(graph, setup, device)
-        pyg_ms = timing.ms
-        yield timing
-    for label, method in {FULL: FullBatch(), **methods}.items():
-        before = allocated_bytes(device)
-        timing = time_run(label, *ready(method, graph, setup, device), setup, before)
-        full_ms = timing.ms if full_ms is None else full_ms
-        yield dataclasses.replace(
-            timing,
-            vs_pyg=None if pyg_ms is None else timing.ms / pyg_ms,
-            vs_full=timing.ms / full_ms,
-            vs_work=timing.ms / (timing.nnz_share * full_ms) if timing.nnz_share else None,
-        )
-
-
-def time_pyg(graph: Graph, setup: Setup, device: torch.device) -> EpochTiming:
-    """An epoch of PyG's full batch."""
-    before = allocated_bytes(device)
-    step = pyg_step(graph, setup, device)
-    ms = median_ms(step, device, setup.warmup, setup.repeat)
-    return EpochTiming(
-        method=PYG,
-        parts=None,
-        clusters=None,
-        steps=1,
-        ms=ms,
-        vs_pyg=1.0,
-        vs_full=None,
-        nnz_share=1.0,
-        vs_work=None,
-        step_mb=peak_bytes(step, device) / 1e6,
-        resident_mb=_resident(before, device),
-        halo_ratio=0.0,
-    )
+def build(name: str, graph: Graph, setup: Setup) -> Model:
+    """A model: GCN as set up; GCNII with one layer more; RecGCN without dropout, which would solve for histories in
+    a part of the steps only."""
+    d, c = graph.num_features, graph.num_classes
+    if name == "recgcn":
+        return RecGCN(d, setup.hidden, c, seed=setup.seed)
+    cls, layers = (GCN, setup.layers) if name == "gcn" else (GCNII, setup.layers + 1)
+    return cls(d, setup.hidden, c, num_layers=layers, dropout=setup.dropout, norm=setup.norm, seed=setup.seed)
 
 
 def ready(
-    method: Method, graph: Graph, setup: Setup, device: torch.device, model: Model | None = None
+    method: Method, graph: Graph, setup: Setup, device: torch.device, model: str = "gcn", tier: str = "device"
 ) -> tuple[Run, torch.optim.Adam]:
-    """A method bound to a model, by default a GCN, with exact histories, and the optimiser of its parameters."""
-    if model is None:
-        model = GCN(
-            graph.num_features,
-            setup.hidden,
-            graph.num_classes,
-            num_layers=setup.layers,
-            dropout=setup.dropout,
-            norm=setup.norm,
-            seed=setup.seed,
-        )
-    placement = Placement(device=device, history=setup.history, precision=setup.precision)
-    run = method.bind(graph, model, placement=placement, seed=setup.seed)
+    """A method bound to a new model, with exact histories, and the optimiser of its parameters."""
+    network = build(model, graph, setup)
+    placement = Placement(device=device, history=tier, precision=setup.precision)
+    run = method.bind(graph, network, placement=placement, seed=setup.seed)
     run.refresh()
-    optimizer = adam(model, setup.lr)
-    return run, optimizer
+    return run, adam(network, setup.lr)
 
 
-def time_run(
-    label: str, run: Run, optimizer: torch.optim.Optimizer, setup: Setup, before: int | None = None
-) -> EpochTiming:
-    """An epoch of a bound method, without ratios; ``before``: what lived on the device before it was bound."""
-    device = run.problem.device
+def timed_run(
+    method: Method, graph: Graph, setup: Setup, device: torch.device, model: str = "gcn", tier: str = "device"
+) -> Timed:
+    """A warmed-up training run."""
+    before = allocated_bytes(device)
+    run, optimizer = ready(method, graph, setup, device, model, tier)
     batches = list(run.batches())
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
-    # before any step is recorded: a replay allocates nothing, its memory being set aside for good
-    step_mb = peak_bytes(partial(train_step, run, optimizer, largest), device) / 1e6
-    nnz_share = sum(_non_zeros(b) for b in batches) / (2 * run.problem.P.nnz)
+    # the peak is measured before any step is recorded: the memory of a recorded step is never freed
+    step_bytes = peak_bytes(partial(train_step, run, optimizer, largest), device)
+    nnz_share = sum(map(_non_zeros, batches)) / (2 * run.problem.P.nnz)
     halo_ratio = sum(b.num_halo for b in batches) / sum(b.num_core for b in batches)
-    del batches, largest  # those that the run does not keep are not resident
-    divided = isinstance(run.method, ClusterMethod)
-    return EpochTiming(
-        method=label,
-        parts=run.clusters.num_parts if divided else None,
-        clusters=run.clusters.per_batch if divided else None,
-        steps=run.num_batches,
-        ms=median_ms(lambda: train_epoch(run, optimizer), device, setup.warmup, setup.repeat),
-        vs_pyg=None,
-        vs_full=None,
-        nnz_share=nnz_share,
-        vs_work=None,
-        step_mb=step_mb,
-        resident_mb=_resident(before, device),
-        halo_ratio=halo_ratio,
-    )
+    del batches, largest  # batches that the run does not keep are not resident
+    timed = Timed(
+        # as in the training loop, the losses are read once an epoch
+        lambda: float(sum(train_epoch(run, optimizer))),
+        run.num_batches, step_bytes, device, None, nnz_share, halo_ratio, run, optimizer,
+    )  # fmt: skip
+    return timed.warm_up(setup.warmup, before)
 
 
-def train_epoch(run: Run, optimizer: torch.optim.Optimizer) -> float:
-    """One epoch of training steps; the sum of their losses."""
-    losses = [train_step(run, optimizer, batch) for batch in run.batches()]
-    return float(sum(losses))  # as the training loop: the loss is read once an epoch
-
-
-def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-    """Forward, backward, optimiser; the loss, on the device."""
-    optimizer.zero_grad(set_to_none=True)
-    loss = run.accumulate(batch).loss
-    optimizer.step()
-    run.problem.model.project()
-    return loss
+def timed_pyg(graph: Graph, setup: Setup, device: torch.device) -> Timed:
+    """A warmed-up full batch of ``torch_geometric.nn.GCN`` on ``edge_index``, as its documentation shows it."""
+    before = allocated_bytes(device)
+    step = pyg_step(graph, setup, device)
+    return Timed(step, 1, peak_bytes(step, device), device).warm_up(setup.warmup, before)
 
 
 def pyg_step(graph: Graph, setup: Setup, device: torch.device) -> Callable[[], float]:
-    """One full-batch step of ``torch_geometric.nn.GCN`` on ``edge_index``, as its documentation shows it."""
+    """One full-batch step of ``torch_geometric.nn.GCN``."""
     from torch_geometric.nn import models
 
     on = graph.to(device)
@@ -214,11 +171,6 @@ def pyg_step(graph: Graph, setup: Setup, device: torch.device) -> Callable[[], f
 
 
 def _non_zeros(batch: Batch) -> float:
-    """Of a layer's operator, forward and backward, in the mean (the first layer's may be computed in advance)."""
+    """Non-zeros of a layer's operator, forward and backward, mean over layers (the first may be precomputed)."""
     each = [op.forward.nnz + op.backward.nnz for op in batch.operators if isinstance(op, Aggregation)]
-    return sum(each) / len(each) if each else 0
-
-
-def _resident(before: int | None, device: torch.device) -> float | None:
-    now = allocated_bytes(device)
-    return None if now is None or before is None else (now - before) / 1e6
+    return fmean(each) if each else 0

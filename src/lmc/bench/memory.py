@@ -1,4 +1,4 @@
-"""What runs hold between steps and what a step takes: predicted, then measured, method by method, tier by tier."""
+"""Bytes that runs hold between steps and that a step takes: predicted, then measured."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmc.bench.epoch import Setup, train_step
-from lmc.bench.measure import allocated_bytes
-from lmc.bench.speed import WHOLE, build
-from lmc.bench.testbed import free
+from lmc.bench.epoch import WHOLE, Setup, build
+from lmc.bench.measure import allocated_bytes, free
 from lmc.diagnostics import divide, peak_bytes, plan
 from lmc.graph import Graph, live_tensors
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
 from lmc.stores import Placement
-from lmc.train.optimiser import adam
+from lmc.train import adam, train_step
 
 SEEN = 4
-"""Batches of a method that draws them anew of which the largest is measured."""
+"""Number of batches, of a method that draws new ones, of which the largest is measured."""
 TIERS = ("device", "host", "disk")
 
 
 @dataclass(frozen=True)
 class MemoryCell:
-    """One line: the label of a method, parts/clusters or WHOLE, and the tier of its histories and features."""
+    """One line: the spec of a method, parts/clusters or WHOLE, and the tier of its histories and features."""
 
     method: str
     config: str = WHOLE
     tier: str = "device"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes of a run, measured.
+    """Measured bytes of a run.
 
     Args:
-        steps: in an epoch.
+        steps: steps in an epoch.
         core, halo: rows of the largest batch.
         step: peak of a step on it, beyond what lives between steps; drawing the batch is not part of it.
         lives: between steps, on the training device (which on a CPU is the host).
@@ -56,48 +54,33 @@ class Footprint:
 
     @property
     def peak(self) -> int:
-        """On the training device, at the peak of a step."""
+        """Bytes on the training device at the peak of a step."""
         return self.lives + self.step
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryRecord(MemoryCell):
-    """What was measured, as in :class:`Footprint`, and what was predicted of it; None where there is no plan."""
+class MemoryRecord(Footprint, MemoryCell):
+    """Measured and predicted bytes; predictions are None where there is no plan."""
 
-    steps: int
-    core: int
-    halo: int
-    step: int
-    lives: int
-    away: Mapping[str, int]
-    predicted_step: int | None
-    predicted_lives: int | None
-    predicted_away: Mapping[str, int] | None
+    predicted_step: int | None = None
+    predicted_lives: int | None = None
+    predicted_away: Mapping[str, int] | None = None
 
     @property
     def step_error(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """Predicted over measured, minus 1."""
         return self.predicted_step / self.step - 1 if self.predicted_step is not None and self.step else None
 
     @property
     def lives_error(self) -> float | None:
-        """Predicted over measured, less 1."""
+        """Predicted over measured, minus 1."""
         return self.predicted_lives / self.lives - 1 if self.predicted_lives is not None and self.lives else None
 
 
 def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, device: torch.device) -> MemoryRecord:
-    """Plan, then train an epoch and measure; a method without a plan is measured alone."""
+    """Plan, then train an epoch and measure; a method without a plan is measured only."""
     placement = Placement(device, cell.tier, cell.tier)
-    planned: dict[str, Any] = {"predicted_step": None, "predicted_lives": None, "predicted_away": None}
-    if isinstance(method, FullBatch | ClusterMethod) and not isinstance(method, BackwardSGD):
-        found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, placement)
-        here = ("device", "host") if found.on_host else ("device",)
-        away = {tier: found.tier(tier) for tier in TIERS if tier not in here and found.tier(tier)}
-        planned = {
-            "predicted_step": found.step,
-            "predicted_lives": found.device - found.step,
-            "predicted_away": away,
-        }
+    planned = _plan(graph, method, setup, placement)
     free(device)
     before = allocated_bytes(device)
     run = method.bind(graph, build("gcn", graph, setup), placement=placement, seed=setup.seed)
@@ -107,45 +90,54 @@ def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, d
     return MemoryRecord(**asdict(cell), **asdict(measured), **planned)
 
 
+def _plan(graph: Graph, method: Method, setup: Setup, placement: Placement) -> dict[str, Any]:
+    """The predictions of a record."""
+    if not isinstance(method, FullBatch | ClusterMethod) or isinstance(method, BackwardSGD):
+        return {}
+    found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, placement)
+    here = ("device", "host") if found.on_host else ("device",)
+    away = {tier: found.tier(tier) for tier in TIERS if tier not in here and found.tier(tier)}
+    lives = found.device - found.step
+    return {"predicted_step": found.step, "predicted_lives": lives, "predicted_away": away}
+
+
 def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
-    """Train an epoch, then measure a step on the largest batch; ``before``: what lived on a GPU before the run."""
+    """Train an epoch, then measure a step on the largest batch; ``before``: bytes on a GPU before the run was bound."""
     device = run.problem.device
     optimizer = adam(run.problem.model, lr)
     drawn = run.batches()
     batches = list(drawn) if _keeps(run) else list(islice(drawn, SEEN))
-    for batch in batches:  # what is made once and kept is made now
+    for batch in batches:  # whatever is made once and kept is made now
         train_step(run, optimizer, batch)
     optimizer.zero_grad(set_to_none=True)
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
     steps, core, halo = run.num_batches, largest.num_core, largest.num_halo
-    # a fixed batch would be recorded on a GPU at its second visit, and a recording is no step's peak
+    # a GPU would record a fixed batch at its second visit, and the memory of a recording is not the peak of a step
     step = peak_bytes(lambda: run.accumulate(dataclasses.replace(largest, fixed=False)), device)
     optimizer.zero_grad(set_to_none=True)
     del batches, batch, drawn
     if not _keeps(run):
         del largest
-    now = allocated_bytes(device)  # before anyone asks for a table: rows on their way are brought home then
+    now = allocated_bytes(device)  # before a table is read, which would complete pending writes
     here, away = holds(run, optimizer)
     if now is not None and before is not None:
         here = now - before
-    return Footprint(steps, core, halo, step, here, away)
+    return Footprint(steps=steps, core=core, halo=halo, step=step, lives=here, away=away)
 
 
 def _keeps(run: Run) -> bool:
-    return run.keeps_batches and _divides(run.method)
-
-
-def _divides(method: Method) -> bool:
-    return isinstance(method, ClusterMethod | FullBatch)
+    return run.keeps_batches and isinstance(run.method, ClusterMethod | FullBatch)
 
 
 def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, int]]:
-    """Bytes that a run and its optimiser hold, found by walking through them: on the device (on a CPU, the host's with
-    it), and by tier elsewhere. Every piece of memory counts once."""
+    """Bytes that a run and its optimiser hold: on the device (on a CPU including the host), and on each other tier.
+
+    All tensors that can be reached from them are found, and every piece of memory counts once.
+    """
     problem = run.problem
     here = {"device", "host"} if problem.device.type == "cpu" else {"device"}
     tables = [(t.tier, t.data()) for t in (*run.all_tables(), *([] if problem.stored is None else [problem.stored]))]
-    if isinstance(problem.graph.x, Tensor):  # as given, beside P X
+    if isinstance(problem.graph.x, Tensor):  # the features as given, beside P X
         on_device = problem.graph.x.device.type == problem.device.type
         tier = "disk" if problem.features == "disk" else "device" if on_device else "host"
         tables.append((tier, problem.graph.x))

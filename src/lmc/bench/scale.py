@@ -4,16 +4,16 @@ on one of them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
-from lmc.bench.epoch import FULL, Setup, ready, time_run
-from lmc.bench.measure import allocated_bytes
-from lmc.bench.memory import footprint
-from lmc.bench.speed import WHOLE
-from lmc.bench.testbed import free
+from lmc.bench.epoch import WHOLE, Setup, ready, timed_run
+from lmc.bench.measure import allocated_bytes, free
+from lmc.bench.memory import Footprint, footprint
+from lmc.bench.speed import FULL
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import Method
@@ -21,7 +21,7 @@ from lmc.methods import Method
 
 @dataclass(frozen=True)
 class ScaleCell:
-    """One line: the scale of the graph, the label of a method, parts/clusters or WHOLE."""
+    """One line: the scale of the graph, the spec of a method, parts/clusters or WHOLE."""
 
     scale: float
     method: str
@@ -29,32 +29,21 @@ class ScaleCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleRecord(ScaleCell):
-    """What was measured.
+class ScaleRecord(Footprint, ScaleCell):
+    """The measurements of one line.
 
     Args:
         nodes, edges: of the graph, edges undirected.
-        steps: in an epoch.
-        ms: of an epoch.
-        entries: non-zeros of the batches' operators, forward and backward, over those of the graph's.
+        ms: time of an epoch.
+        entries: non-zeros of the batches' operators, forward and backward, over those of the graph.
         halo_ratio: halo rows over core rows, in the mean.
-        step, lives, away: bytes, as in :class:`lmc.bench.memory.Footprint`.
     """
 
     nodes: int
     edges: int
-    steps: int
     ms: float
     entries: float
     halo_ratio: float
-    step: int
-    lives: int
-    away: Mapping[str, int]
-
-    @property
-    def peak(self) -> int:
-        """Bytes on the training device at the peak of a step."""
-        return self.step + self.lives
 
     @property
     def clusters(self) -> int | None:
@@ -69,14 +58,14 @@ class ScaleRecord(ScaleCell):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured.
+    """The graphs and divisions that are measured.
 
     Args:
         scales: of the graph, ascending.
-        parts: of the largest; the others have as many in proportion, so that a part keeps its size.
+        parts: of the largest graph; the others have as many in proportion, so that a part keeps its size.
         clusters: parts in a batch, at every scale.
         sweep: parts in a batch, at the scale ``at``.
-        labels: of the methods, FULL first.
+        labels: specs of the methods, FULL first.
     """
 
     scales: Sequence[float]
@@ -98,61 +87,34 @@ class Sizes:
                 )
 
     def parts_at(self, scale: float) -> int:
-        """How many parts a graph of this scale has."""
+        """The number of parts of a graph of this scale."""
         return max(1, round(self.parts * scale / self.scales[-1]))
 
     def cells(self) -> list[ScaleCell]:
-        """All of it, graph by graph."""
+        """All lines, graph by graph."""
         cells = []
         for scale in self.scales:
             clusters = sorted({self.clusters, *(self.sweep if scale == self.at else ())})
             for label in self.labels:
-                if label == FULL:
-                    cells.append(ScaleCell(scale, label))
-                else:
-                    cells += [ScaleCell(scale, label, f"{self.parts_at(scale)}/{c}") for c in clusters]
+                divided = [f"{self.parts_at(scale)}/{c}" for c in clusters]
+                cells += [ScaleCell(scale, label, config) for config in ([WHOLE] if label == FULL else divided)]
         return cells
 
 
 def measure_cell(graph: Graph, cell: ScaleCell, method: Method, setup: Setup, device: torch.device) -> ScaleRecord:
-    """Time epochs, then measure memory with a run of its own: recorded steps would count as what lives between them."""
-    run, optimizer = ready(method, graph, setup, device)
-    timing = time_run(cell.method, run, optimizer, setup)
-    del run, optimizer
+    """Time epochs, then measure memory with another run, in which no recorded steps live between steps."""
+    timed = timed_run(method, graph, setup, device)
+    for _ in range(setup.repeat):
+        timed.time_epoch()
+    facts: dict[str, Any] = {"ms": timed.ms, "entries": timed.nnz_share, "halo_ratio": timed.halo_ratio}
+    del timed
     free(device)
     before = allocated_bytes(device)
-    run, optimizer = ready(method, graph, setup, device)
-    del optimizer
+    run, _ = ready(method, graph, setup, device)
     found = footprint(run, setup.lr, before)
     del run
     free(device)
-    return ScaleRecord(
-        **asdict(cell),
-        nodes=graph.num_nodes,
-        edges=graph.num_edges,
-        steps=timing.steps,
-        ms=timing.ms,
-        entries=timing.nnz_share,
-        halo_ratio=timing.halo_ratio,
-        step=found.step,
-        lives=found.lives,
-        away=dict(found.away),
-    )
-
-
-class Shelf:
-    """Graphs by scale, of which one at a time is kept."""
-
-    def __init__(self, load: Callable[[float], Graph]) -> None:
-        self._load = load
-        self._scale: float | None = None
-        self._graph: Graph | None = None
-
-    def __call__(self, scale: float) -> Graph:
-        if self._graph is None or self._scale != scale:
-            self._graph = None  # freed before the next is made
-            self._scale, self._graph = scale, self._load(scale)
-        return self._graph
+    return ScaleRecord(**asdict(cell), **asdict(found), nodes=graph.num_nodes, edges=graph.num_edges, **facts)
 
 
 def over_sizes(records: Sequence[ScaleRecord], clusters: int) -> dict[str, list[ScaleRecord]]:

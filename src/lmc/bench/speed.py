@@ -1,5 +1,8 @@
-"""Epoch times over models, methods, divisions, tiers and redrawn batches, and the bytes they move, each beside its
-baselines of the same sitting."""
+"""Epoch times over models, methods, divisions, tiers and redrawn batches, and the bytes that they move.
+
+The lines of a group are set up and warmed up together and then timed in turn, one epoch each, so that other load on the
+machine affects a line and its baselines alike. Ratios compare lines of one group only.
+"""
 
 from __future__ import annotations
 
@@ -11,58 +14,77 @@ from typing import Any
 import torch
 
 from lmc.bench import traffic
-from lmc.bench.epoch import FULL, PYG, Setup, ready, time_pyg, time_run, train_epoch
-from lmc.bench.measure import allocated_bytes
-from lmc.bench.testbed import free
+from lmc.bench.epoch import Setup, Timed, timed_pyg, timed_run
+from lmc.bench.measure import free
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import FullBatch, Method, Run
-from lmc.models import GCN, GCNII, Model, RecGCN
+from lmc.methods import FullBatch, Method
+from lmc.stores import free_memory
+from lmc.train import train_epoch
 
-COPY = "copy"
-WHOLE = "-"
-"""The division of what is not divided."""
-MODELS = ("gcn", "gcnii", "recgcn")
+COPY, PYG, FULL = "copy", "pyg-full", "full"
+RESERVE = 1.5
+"""Free memory that the next line of a group needs, as a multiple of what the largest line before it took."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is timed.
+
+    Args:
+        method: the spec of a method, FULL, PYG or COPY.
+        tier: of the histories.
+        redraw: whether every epoch has new batches.
+    """
+
+    method: str
+    tier: str = "device"
+    redraw: bool = False
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the line is timed for others to be compared with."""
+        return self.method in (COPY, PYG, FULL)
+
+    def __str__(self) -> str:
+        away = [self.tier] if self.tier != "device" else []
+        return " ".join([self.method, *away, *(["redrawn"] if self.redraw else [])])
 
 
 @dataclass(frozen=True)
 class SpeedCell:
-    """One line.
-
-    Args:
-        model: of MODELS; WHOLE for the copy.
-        method: the label of a method, FULL, PYG or COPY.
-        config: parts/clusters, or WHOLE.
-        tier: of the histories.
-        redraw: new batches every epoch.
-        sitting: the process that measures it, counted in its folder from 1. Speeds of two of them do not compare.
-    """
+    """A group of lines that are timed in turn: a model of MODELS, parts/clusters, and the names of the lines."""
 
     model: str
-    method: str
-    config: str = WHOLE
-    tier: str = "device"
-    redraw: bool = False
-    sitting: int = 1
+    config: str
+    lines: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedRecord(SpeedCell):
-    """What was measured.
+    """The measurements of one line.
 
     Args:
-        steps: in an epoch.
-        ms: of an epoch (of one copy).
-        moved: bytes an epoch has to move (:mod:`lmc.bench.traffic`); None where they are not counted.
-        step_mb, resident_mb, nnz_share, halo_ratio: as in :class:`lmc.bench.EpochTiming`.
-        product_ms: one sparse product with the matrix of a batch, at the hidden width, at its fastest; the mean over
+        method, tier, redraw: see :class:`Line`.
+        turn: number of the smaller group in which the line was timed, where the memory did not suffice for all lines.
+        in_turn: False where even one line and its baselines did not fit, and were timed one after the other.
+        steps: steps in an epoch.
+        ms: time of an epoch (of one copy).
+        moved: bytes that an epoch has to move (:mod:`lmc.bench.traffic`); None where they are not counted.
+        step_mb, resident_mb, nnz_share, halo_ratio: see :class:`lmc.bench.epoch.Timed`.
+        product_ms: one sparse product with the matrix of a batch, at the hidden width, at its fastest; mean over
             batches.
         product_moved, product_gathered: its bytes, every row counted once, and once for each entry.
         dense_ms: one linear map of as many rows, from the hidden width to itself.
         iterations: of both solves, all steps of an epoch together; None for models with layers.
-        iteration_ms: one iteration of the forward solver; the mean over batches.
+        iteration_ms: one iteration of the forward solver; mean over batches.
     """
 
+    method: str
+    tier: str = "device"
+    redraw: bool = False
+    turn: int = 1
+    in_turn: bool = True
     steps: int
     ms: float
     moved: float | None = None
@@ -76,6 +98,11 @@ class SpeedRecord(SpeedCell):
     dense_ms: float | None = None
     iterations: float | None = None
     iteration_ms: float | None = None
+
+    @property
+    def line(self) -> Line:
+        """What was timed."""
+        return Line(self.method, self.tier, self.redraw)
 
     @property
     def rate(self) -> float | None:
@@ -95,10 +122,10 @@ class Course:
     Args:
         models: of MODELS.
         labels: the methods of every model.
-        configs: the divisions they are timed in.
-        pyg: PyG's full batch beside the GCN.
-        varied: the methods of the first model that are timed on ``tiers`` and, where ``redraw``, redrawn, in
-            ``varied_in``.
+        configs: the parts/clusters in which they are timed.
+        pyg: whether PyG's full batch is timed beside the GCN.
+        tiers, redraw, varied, varied_in: the methods ``varied`` of the first model are also timed on ``tiers`` and,
+            with ``redraw``, with redrawn batches, in the parts/clusters ``varied_in``.
     """
 
     models: Sequence[str]
@@ -110,115 +137,157 @@ class Course:
     varied: Sequence[str] = ()
     varied_in: Sequence[str] = ()
 
-    def cells(self) -> list[SpeedCell]:
-        """All of it."""
-        cells: list[SpeedCell] = []
+    def groups(self) -> dict[SpeedCell, list[Line]]:
+        """The lines of every group: one model in one division, with its baselines."""
+        groups = {}
         for model in self.models:
-            cells.append(SpeedCell(model, FULL))
-            cells += [SpeedCell(model, label, config) for config in self.configs for label in self.labels[model]]
-            if model == self.models[0]:
-                cells += self._variations(model)
-        return self._with_baselines(cells)
+            more = self.varied_in if model == self.models[0] and self.varied else ()
+            for config in dict.fromkeys([*self.configs, *more]):
+                lines = [Line(label) for label in self.labels[model]] if config in self.configs else []
+                lines += self._variations() if config in more else []
+                lines = self.with_baselines(model, lines)
+                groups[SpeedCell(model, config, ", ".join(map(str, lines)))] = lines
+        return groups
 
-    def _variations(self, model: str) -> Iterator[SpeedCell]:
+    def _variations(self) -> Iterator[Line]:
         for label in self.varied:
-            for config in self.varied_in:
-                base = SpeedCell(model, label, config)
-                yield from (dataclasses.replace(base, tier=tier) for tier in self.tiers if tier != base.tier)
-                if self.redraw:
-                    yield dataclasses.replace(base, redraw=True)
+            yield from (Line(label, tier) for tier in self.tiers if tier != "device")
+            if self.redraw:
+                yield Line(label, redraw=True)
 
-    def continued(self, done: Iterable[SpeedRecord]) -> list[SpeedCell]:
-        """What is done, and the rest as a further sitting: its baselines are measured anew in it."""
-        known = {dataclasses.replace(_cell(r), sitting=1): r.sitting for r in done}
-        sitting = max(known.values(), default=0) + 1
-        cells = self.cells()
-        left = self._with_baselines([cell for cell in cells if cell not in known])
-        mine = [dataclasses.replace(cell, sitting=sitting) for cell in left]
-        return [dataclasses.replace(cell, sitting=known[cell]) for cell in cells if cell in known] + mine
+    def with_baselines(self, model: str, lines: Iterable[Line]) -> list[Line]:
+        """Every line after the lines that it is compared with."""
+        found: dict[Line, None] = {}
 
-    def _with_baselines(self, cells: Sequence[SpeedCell]) -> list[SpeedCell]:
-        """Every line after what it is measured against."""
-        found: dict[SpeedCell, None] = {}
-
-        def add(cell: SpeedCell) -> None:
-            for base in self.baselines(cell):
+        def add(line: Line) -> None:
+            for base in self.baselines(model, line):
                 if base not in found:
                     add(base)
-            found[cell] = None
+            found[line] = None
 
-        for cell in cells:
-            add(cell)
+        for line in lines:
+            add(line)
         return list(found)
 
-    def baselines(self, cell: SpeedCell) -> list[SpeedCell]:
-        """What a line is measured against."""
-        if cell.method == COPY:
+    def baselines(self, model: str, line: Line) -> list[Line]:
+        """The lines that a line is compared with."""
+        if line.method == COPY:
             return []
-        bases = [SpeedCell(WHOLE, COPY)]
-        if cell.method != PYG and cell.model == "gcn" and self.pyg:
-            bases.append(SpeedCell("gcn", PYG))
-        if cell.method not in (PYG, FULL):
-            bases.append(SpeedCell(cell.model, FULL))
-        if cell.tier != "device" or cell.redraw:
-            bases.append(dataclasses.replace(cell, tier="device", redraw=False))
-        rival = rival_of(cell.method, self.labels[cell.model])
-        if rival is not None and cell.config != WHOLE:
-            bases.append(dataclasses.replace(cell, method=rival))
+        bases = [Line(COPY)]
+        if line.method != PYG and model == "gcn" and self.pyg:
+            bases.append(Line(PYG))
+        if not line.is_baseline:
+            bases.append(Line(FULL))
+        if line.tier != "device" or line.redraw:
+            bases.append(Line(line.method))
+        rival = rival_of(line.method, self.labels[model])
+        if rival is not None:
+            bases.append(dataclasses.replace(line, method=rival))
         return bases
 
 
 def rival_of(label: str, labels: Iterable[str]) -> str | None:
-    """The LMC that a CMC is measured against."""
+    """The LMC with which a CMC is compared."""
     wanted = {"cmc": "lmc", "cmc4rec": "lmc4rec"}.get(label.partition(":")[0])
     return next((other for other in labels if other.partition(":")[0] == wanted), None) if wanted else None
 
 
-def build(model: str, graph: Graph, setup: Setup) -> Model:
-    """The model of a line: GCN as set up; GCNII with one layer more; RecGCN without dropout, which would solve for
-    histories in a part of the steps only."""
-    d, c = graph.num_features, graph.num_classes
-    if model == "recgcn":
-        return RecGCN(d, setup.hidden, c, seed=setup.seed)
-    cls, layers = (GCN, setup.layers) if model == "gcn" else (GCNII, setup.layers + 1)
-    return cls(d, setup.hidden, c, num_layers=layers, dropout=setup.dropout, norm=setup.norm, seed=setup.seed)
+class NotEnoughMemory(Exception):
+    """A group of lines does not fit into memory at once."""
 
 
-Built = Callable[[SpeedCell], Method]
+@dataclass(frozen=True)
+class Stopwatch:
+    """Times the lines of a group in turn.
+
+    Args:
+        method_of: the method of a line in a group.
+        with_baselines: a line after the lines that it is compared with.
+        say: is called with a note where a group has to be timed in smaller groups.
+    """
+
+    graph: Graph
+    setup: Setup
+    device: torch.device
+    method_of: Callable[[SpeedCell, Line], Method]
+    with_baselines: Callable[[str, Iterable[Line]], list[Line]]
+    say: Callable[[str], object]
+
+    def measure(self, cell: SpeedCell, lines: Sequence[Line]) -> list[SpeedRecord]:
+        """Time a group; where memory does not suffice for all lines at once, in smaller groups."""
+        wanted = [line for line in lines if not line.is_baseline] or [Line(FULL)]
+        groups = self._split(cell, wanted)
+        return [dataclasses.replace(r, turn=turn) for turn, those in enumerate(groups, start=1) for r in those]
+
+    def _split(self, cell: SpeedCell, wanted: Sequence[Line]) -> list[list[SpeedRecord]]:
+        lines = self.with_baselines(cell.model, wanted)
+        try:
+            return [self.time_in_turn(cell, lines)]
+        except (NotEnoughMemory, torch.OutOfMemoryError):
+            pass  # continued below, where the exception no longer keeps the runs alive
+        free(self.device)
+        where = f"{cell.model} {cell.config}: not enough memory to set up {len(lines)} lines together"
+        if len(wanted) > 1:
+            self.say(f"{where}; they are timed in two smaller groups, each with its own baselines")
+            half = len(wanted) // 2
+            return [*self._split(cell, wanted[:half]), *self._split(cell, wanted[half:])]
+        self.say(f"{where}; they are timed one after the other, so that other load on the machine shows in the ratios")
+        alone = [record for line in lines for record in self.time_in_turn(cell, [line])]
+        return [[dataclasses.replace(record, in_turn=False) for record in alone]]
+
+    def time_in_turn(self, cell: SpeedCell, lines: Sequence[Line]) -> list[SpeedRecord]:
+        """Set all lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
+        quarter as often."""
+        repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
+        records = {line: self._copy(cell) for line in lines if line.method == COPY}
+        timed: dict[Line, Timed] = {}
+        taken = dict.fromkeys((self.device, torch.device("cpu")), 0)
+        for line in (line for line in lines if line.method != COPY):
+            before = {device: free_memory(device) for device in taken}
+            if any(before[device] < RESERVE * size for device, size in taken.items()):
+                raise NotEnoughMemory
+            timed[line] = self._set_up(cell, line)
+            taken = {device: max(size, before[device] - free_memory(device)) for device, size in taken.items()}
+        for _ in range(repeat):
+            for one in timed.values():
+                one.time_epoch()
+        records |= {line: self._record(cell, line, one) for line, one in timed.items()}
+        timed.clear()
+        free(self.device)
+        return [records[line] for line in lines]
+
+    def _set_up(self, cell: SpeedCell, line: Line) -> Timed:
+        if line.method == PYG:
+            return timed_pyg(self.graph, self.setup, self.device)
+        method = FullBatch() if line.method == FULL else self.method_of(cell, line)
+        return timed_run(method, self.graph, self.setup, self.device, cell.model, line.tier)
+
+    def _copy(self, cell: SpeedCell) -> SpeedRecord:
+        ms, moved = traffic.copy_ms(self.device)
+        return SpeedRecord(**asdict(cell), method=COPY, steps=1, ms=ms, moved=moved)
+
+    def _record(self, cell: SpeedCell, line: Line, timed: Timed) -> SpeedRecord:
+        resident = None if timed.resident_bytes is None else timed.resident_bytes / 1e6
+        return SpeedRecord(
+            **asdict(cell), **asdict(line), steps=timed.steps, ms=timed.ms, step_mb=timed.step_bytes / 1e6,
+            resident_mb=resident, nnz_share=timed.nnz_share, halo_ratio=timed.halo_ratio,
+            **bytes_of(timed, self.setup.hidden),
+        )  # fmt: skip
 
 
-def time_cell(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.device, method_of: Built) -> SpeedRecord:
-    """Set up, measure, and free; ``method_of`` gives the method of a line. Fixed points take long, and are timed a
-    quarter as often."""
-    base = asdict(cell)
-    if cell.model == "recgcn":
-        setup = dataclasses.replace(setup, repeat=max(1, setup.repeat // 4))
-    if cell.method == COPY:
-        ms, moved = traffic.copy_ms(device)
-        record = SpeedRecord(**base, steps=1, ms=ms, moved=moved)
-    elif cell.method == PYG:
-        timing = time_pyg(graph, setup, device)
-        record = SpeedRecord(**base, steps=1, ms=timing.ms, step_mb=timing.step_mb, resident_mb=timing.resident_mb)
-    else:
-        record = _time_method(graph, cell, setup, device, FullBatch() if cell.method == FULL else method_of(cell))
-    free(device)
-    return record
-
-
-def _time_method(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.device, method: Method) -> SpeedRecord:
-    before = allocated_bytes(device)
-    run, optimizer = ready(
-        method, graph, dataclasses.replace(setup, history=cell.tier), device, build(cell.model, graph, setup)
-    )
-    timing = time_run(cell.method, run, optimizer, setup, before)
-    iterations = _iterations(run, optimizer)
+def bytes_of(timed: Timed, width: int) -> dict[str, Any]:
+    """Bytes of an epoch, and times and bytes of its kernels; nothing for PyG."""
+    run = timed.run
+    if run is None:
+        return {}
+    iterations = _iterations(timed)
     batches = list(run.batches(0))
+    matrices, item = traffic.matrices_of(run, batches), run.problem.dtype.itemsize
     each = iterations / len(batches) if iterations else 0
-    found: dict[str, Any] = {}
-    matrices = traffic.matrices_of(run, batches)
+    found: dict[str, Any] = {"iterations": iterations}
+    found["moved"] = sum(traffic.step_bytes(run, batch, each) for batch in batches)
     if matrices:
-        item, width = run.problem.dtype.itemsize, setup.hidden
-        found = {
+        found |= {
             "product_ms": traffic.product_ms(matrices, width),
             "product_moved": sum(traffic.product_bytes(A, width, item) for A in matrices) / len(matrices),
             "product_gathered": sum(traffic.product_bytes(A, width, item, True) for A in matrices) / len(matrices),
@@ -226,33 +295,23 @@ def _time_method(graph: Graph, cell: SpeedCell, setup: Setup, device: torch.devi
         }
     if iterations:
         found["iteration_ms"] = traffic.iteration_ms(run, matrices)
-    return SpeedRecord(
-        **asdict(cell),
-        steps=timing.steps,
-        ms=timing.ms,
-        moved=sum(traffic.step_bytes(run, batch, each) for batch in batches),
-        step_mb=timing.step_mb,
-        resident_mb=timing.resident_mb,
-        nnz_share=timing.nnz_share,
-        halo_ratio=timing.halo_ratio,
-        iterations=iterations,
-        **found,
-    )
+    return found
 
 
-def _iterations(run: Run, optimizer: torch.optim.Optimizer) -> float | None:
-    """Of both solves in one epoch; None where nothing is solved."""
-    run.solves()
-    if not run.problem.model.recurrent:
+def _iterations(timed: Timed) -> float | None:
+    """Iterations of both solves in one epoch; None where nothing is solved."""
+    run = timed.run
+    if run is None or timed.optimizer is None or not run.problem.model.recurrent:
         return None
-    train_epoch(run, optimizer)
+    run.solves()
+    train_epoch(run, timed.optimizer)
     counts = run.solves()
     return None if counts is None else run.num_batches * (counts["forward_steps"] + counts["backward_steps"])
 
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """A line and its ratios to the baselines of its sitting; None where there is none.
+    """A line and its ratios to the lines of its group; None where there is no such line.
 
     Args:
         vs_pyg, vs_full, vs_rival: time over that of PyG's and of our full batch, of LMC on the same batches.
@@ -274,49 +333,35 @@ class SpeedRow:
 
 
 def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:
-    """One row a line, the copy apart, in the order of the lines."""
-    known = {_cell(r): r for r in records}
-    labels = [r.method for r in records]
-
-    def at(cell: SpeedCell, **changes: object) -> SpeedRecord | None:
-        return known.get(dataclasses.replace(cell, **changes))  # type: ignore[arg-type]
-
-    rows = []
+    """One row for each line but the copies, in the order of the lines."""
+    groups: dict[tuple[str, str, str, int], dict[Line, SpeedRecord]] = {}
     for r in records:
-        if r.method == COPY:
-            continue
-        cell = _cell(r)
-        whole = SpeedCell(r.model, FULL, sitting=r.sitting)
-        full, pyg, copy = known.get(whole), at(whole, method=PYG), at(whole, model=WHOLE, method=COPY)
-        device = at(cell, tier="device", redraw=False) if r.tier != "device" or r.redraw else None
-        rival = at(cell, method=rival_of(r.method, labels) or "") if r.config != WHOLE else None
-        bound = (r.product_ms or 0) + (r.dense_ms or 0)
-        rate = copy.rate if copy else None
-        rows.append(
-            SpeedRow(
-                record=r,
-                vs_pyg=_over(r.ms, _ms(pyg)),
-                vs_full=_over(r.ms, _ms(full)) if r.method != PYG else None,
-                vs_work=_over(r.ms, (r.nnz_share or 0) * (_ms(full) or 0)) if not r.iterations else None,
-                vs_rival=_over(r.ms, _ms(rival)),
-                of_device=_over(_ms(device), r.ms),
-                of_copy=_over(r.rate, rate),
-                product_of_copy=_over(r.product_rate, rate),
-                vs_bound=_over(r.iteration_ms, bound),
+        groups.setdefault((r.model, r.config, r.lines, r.turn), {})[r.line] = r
+    rows = []
+    for group in groups.values():
+        labels = [line.method for line in group]
+        copy, pyg, full = (group.get(Line(method)) for method in (COPY, PYG, FULL))
+        for line, r in group.items():
+            if line.method == COPY:
+                continue
+            rival = group.get(dataclasses.replace(line, method=rival_of(line.method, labels) or ""))
+            device = group.get(Line(line.method)) if line.tier != "device" or line.redraw else None
+            rate = copy.rate if copy else None
+            work = (r.nnz_share or 0) * (_ms(full) or 0)
+            rows.append(
+                SpeedRow(
+                    record=r,
+                    vs_pyg=_over(r.ms, _ms(pyg)),
+                    vs_full=_over(r.ms, _ms(full)) if line.method != PYG else None,
+                    vs_work=_over(r.ms, work) if not r.iterations else None,
+                    vs_rival=_over(r.ms, _ms(rival)),
+                    of_device=_over(_ms(device), r.ms),
+                    of_copy=_over(r.rate, rate),
+                    product_of_copy=_over(r.product_rate, rate),
+                    vs_bound=_over(r.iteration_ms, (r.product_ms or 0) + (r.dense_ms or 0)),
+                )
             )
-        )
     return rows
-
-
-def check_models(names: Sequence[str]) -> None:
-    """Models that can be timed."""
-    unknown = [name for name in names if name not in MODELS]
-    if unknown:
-        raise ConfigError(f"expected models of {', '.join(MODELS)} (got {', '.join(unknown)})")
-
-
-def _cell(record: SpeedRecord) -> SpeedCell:
-    return SpeedCell(**{f.name: getattr(record, f.name) for f in dataclasses.fields(SpeedCell)})
 
 
 def _ms(record: SpeedRecord | None) -> float | None:
@@ -325,3 +370,10 @@ def _ms(record: SpeedRecord | None) -> float | None:
 
 def _over(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
+
+
+def check_models(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse models that cannot be timed."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"expected models of {', '.join(known)} (got {', '.join(unknown)})")

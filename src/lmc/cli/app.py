@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lmc.cli import options as o
-from lmc.cli.bench_estimates import bench_estimates
-from lmc.cli.bench_recurrent import bench_recurrent
-from lmc.cli.bench_sampling import bench_sampling
-from lmc.cli.benches import BENCHES
-from lmc.cli.choices import DataChoice, ModelChoice, RunChoice
-from lmc.cli.console import OneLineErrors, spoken_errors
+from lmc.cli.console import OneLineErrors
 from lmc.heap import keep_memory
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     # Waiting threads spin by default: on cores shared with other processes small steps then take ten times as long,
     # on cores that nobody else uses nothing is gained. It is read once, when torch is first imported.
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -38,16 +32,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench_app = typer.Typer(no_args_is_help=True, help="Measure speed, memory, losses and gradient errors.")
-app.add_typer(bench_app, name="bench")
-bench_app.command("sampling")(bench_sampling)
-bench_app.command("recurrent")(bench_recurrent)
-bench_app.command("estimates")(bench_estimates)
 
 
 def main() -> None:
     """The entry point of the ``lmc`` script and of ``python -m lmc``."""
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     keep_memory()
     app(prog_name="lmc")
@@ -202,51 +191,13 @@ def models(
     list_models() if name is None else show_model(name)
 
 
-@bench_app.callback()
-def bench() -> None:
-    """Measure speed, memory, losses and gradient errors."""
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def bench(context: typer.Context) -> None:
+    """Measure speed and memory on this machine."""
+    # the options of the benches come from classes that need torch, which the help of the other commands does not load
+    from lmc.cli.bench import bench_app
 
-
-for _name, _command in BENCHES.items():
-    bench_app.command(_name)(_command)
-
-
-@bench_app.command("epoch")
-def bench_epoch(
-    dataset: o.Dataset = "arxiv-like",
-    methods: Annotated[
-        str, typer.Option("--methods", help="What to time beside the full batch, comma-separated.")
-    ] = "gas,lmc",
-    configs: Annotated[
-        str, typer.Option("--configs", help="parts/clusters of those, comma-separated.")
-    ] = "80/40,80/10",
-    alpha: Annotated[float, typer.Option("--alpha", help="Of lmc.")] = 1.0,
-    score: Annotated[str, typer.Option("--score", help="Of lmc.")] = "1",
-    hidden: Annotated[int, typer.Option("--hidden", help="Width of the hidden layers.")] = 256,
-    layers: Annotated[int, typer.Option("--layers", help="Aggregations.")] = 3,
-    dropout: Annotated[float, typer.Option("--dropout", help="Rate between layers.")] = 0.5,
-    norm: Annotated[str, typer.Option("--norm", help="none, layer or batch.")] = "none",
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", help="Epochs to take the median of. Default: 3; 20 on a GPU.")
-    ] = None,
-    warmup: Annotated[int | None, typer.Option("--warmup", help="Epochs before them. Default: 1; 3 on a GPU.")] = None,
-    pyg: Annotated[bool, typer.Option("--pyg/--no-pyg", help="Time PyG's full batch too.")] = True,
-    seed: Annotated[int, typer.Option("--seed", help="Of parameters, partition and batches.")] = 0,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
-    precision: o.Precision = "float32",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON file to write. Default: one under runs/bench/.")
-    ] = None,
-    data_dir: o.DataDir = None,
-    scale: o.Scale = None,
-) -> None:
-    """Time one training epoch of a GCN: PyG's full batch, ours, and mini-batch methods, in one process."""
-    with spoken_errors():
-        from lmc.cli.timing import BenchChoice, bench_command
-
-        bench_command(
-            DataChoice(dataset, data_dir, scale),
-            BenchChoice(methods, configs, alpha, score, pyg, repeat, warmup),
-            ModelChoice("gcn", hidden, layers, dropout, norm=norm),
-            RunChoice(seed, device, out, precision=precision),
-        )
+    bench_app(context.args, prog_name="lmc bench")

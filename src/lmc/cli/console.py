@@ -62,9 +62,6 @@ def reported_errors() -> Iterator[None]:
         raise typer.Exit(REFUSED) from error
 
 
-spoken_errors = reported_errors
-
-
 def percent(share: float | None) -> str:
     """A share as a percentage with two decimals."""
     return "-" if share is None else f"{100 * share:.2f} %"

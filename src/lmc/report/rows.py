@@ -1,30 +1,38 @@
-"""The figure of a table: one bar a row and column, with a mark where it was predicted or is to be compared."""
+"""The figure of a table: one bar for each row and column, with a mark for a second value."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from lmc.report.figure import looks_of
+from lmc.report.looks import looks_of, new_figure, plain, plain_decimals
+
+_DIAMOND: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 4,
+    "color": "black",
+    "markerfacecolor": "white",
+    "linestyle": "",
+}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One column.
+    """One column of the table.
 
     Args:
-        title: over it.
-        bars: a value a row; None where there is none.
-        marks: a second value a row, drawn as a diamond.
-        marked: what the diamonds are; "" where there are none.
-        limit: a line to be seen, such as 1 for a share.
-        log: a logarithmic axis.
-        numbers: write the values beside the bars; marks that lie anywhere would cover them.
+        title: text above it.
+        bars: a value for each row; None where there is none.
+        marks: a second value for each row, drawn as a diamond.
+        marked: what the diamonds mean; "" where there are none.
+        limit: a value at which a line is drawn, such as 1 for a share.
+        log: whether the axis is logarithmic.
+        numbers: whether the values are written beside the bars, where marks may cover them.
     """
 
     title: str
@@ -41,13 +49,11 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
 
     Args:
         names: of the rows, from top to bottom.
-        labels: the method of every row, which has its colour.
-        title: over the figure.
+        labels: the spec of every row's method, which decides the colour.
+        title: text above the figure.
     """
     looks = looks_of(list(dict.fromkeys(labels)))
-    height = 1.5 + 0.24 * len(names)
-    figure = Figure(figsize=(2.6 + 4.2 * len(panels), height), dpi=140, facecolor="white", layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure = new_figure(2.6 + 4.2 * len(panels), 1.5 + 0.24 * len(names), title)
     first: Axes | None = None
     for place, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), place, sharey=first)
@@ -63,31 +69,23 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
 def _draw(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
     if panel.log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        plain_decimals(axes.xaxis)
     known = [v for v in (*panel.bars, *panel.marks) if v is not None and v > 0]
     least = min(known, default=1.0) / 2 if panel.log else 0.0
-    for i, value in enumerate(panel.bars):
-        if value is not None:
-            axes.barh(i, value - least, 0.72, left=least, color=colours[i])
-        if value is not None and panel.numbers:
-            axes.annotate(
-                f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
-                (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5,
-            )  # fmt: skip
-    for i, value in enumerate(panel.marks):
-        if value is not None:
-            axes.plot([value], [i], marker="D", markersize=4, color="black", markerfacecolor="white", linestyle="")
+    for i, value in ((i, value) for i, value in enumerate(panel.bars) if value is not None):
+        axes.barh(i, value - least, 0.72, left=least, color=colours[i])
+        if panel.numbers:
+            text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+            axes.annotate(text, (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
+    for i, mark in enumerate(panel.marks):
+        if mark is not None:
+            axes.plot([mark], [i], **_DIAMOND)
     if panel.limit is not None:
         axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if panel.marked:
-        mark = Line2D([], [], marker="D", markersize=4, color="black", markerfacecolor="white", linestyle="")
-        axes.legend([mark], [panel.marked], loc="lower right", fontsize=8, frameon=True, framealpha=0.9)
+        diamond = Line2D([], [], **_DIAMOND)
+        axes.legend([diamond], [panel.marked], loc="lower right", fontsize=8, frameon=True, framealpha=0.9)
     if known:
         axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
     axes.set_title(panel.title, loc="left", fontsize=10.5)
-    axes.grid(axis="x", color="#e2e2e2", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8.5)
+    plain(axes, grid="x")

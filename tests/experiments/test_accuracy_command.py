@@ -1,4 +1,4 @@
-"""``lmc bench accuracy`` from end to end."""
+"""The study ``accuracy`` from end to end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 Invoke = Callable[..., tuple[int, str]]
 
 BENCH = (
-    "bench", "accuracy", "tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "2", "--config", "4/2",
+    "accuracy", "tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "2", "--config", "4/2",
     "--epochs", "3", "--full-epochs", "12", "--lrs", "1e-2,5e-2", "--methods", "full,gas", "--seeds", "2",
     "--run-dir", "a", "--device", "cpu",
 )  # fmt: skip
@@ -28,7 +28,7 @@ def test_the_command_trains_once_and_shows_what_it_has(invoke: Invoke, tmp_path:
     assert code == 2
     assert "epochs: 3 there, 2 here" in " ".join(said.split())
     assert (tmp_path / "a" / "accuracy.jsonl").read_text() == written
-    code, said = invoke("bench", "accuracy", "--summary-only", "--run-dir", "a", "--target", "0.001")
+    code, said = invoke("accuracy", "--summary-only", "--run-dir", "a", "--target", "0.001")
     assert code == 0
     assert "never" not in said
     assert "0.10 %" in said
@@ -56,6 +56,6 @@ def test_a_folder_without_a_finished_cell_says_so(invoke: Invoke, tmp_path: Path
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "accuracy.jsonl").touch()
     for more, words in (((), "no full batch is trained yet"), (("--target", "0.5"), "no cell is done yet")):
-        code, said = invoke("bench", "accuracy", "--summary-only", "--run-dir", "a", *more)
+        code, said = invoke("accuracy", "--summary-only", "--run-dir", "a", *more)
         assert code == 0
         assert words in said

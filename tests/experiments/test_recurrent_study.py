@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from experiments.recurrent import RecurrentSetup, time_recurrent
 from helpers import random_graph
-from lmc.bench.recurrent import RecurrentSetup, time_recurrent
-from lmc.cli import app
 from lmc.errors import ConfigError
 from lmc.methods import GAS, SSE, FullBatch, LMC4Rec
+
+Invoke = Callable[..., tuple[int, str]]
 
 
 def test_steps_are_counted_from_the_histories_and_from_zero() -> None:
@@ -37,21 +38,19 @@ def test_settings_without_meaning_are_refused() -> None:
         dataclasses.replace(RecurrentSetup(), counted=0)
 
 
-def test_the_command_writes_a_line_for_every_partition_tolerance_and_method(tmp_path: Path) -> None:
-    target = tmp_path / "lines.json"
-    asked = (
-        "bench recurrent tiny-like --scale 0.2 --tols 1e-2,1e-4 --hidden 8 --parts 4 --clusters 1 --warmup 1 --repeat 1"
-    )
-    shown = CliRunner().invoke(app, [*asked.split(), "--counted", "1", "--device", "cpu", "--out", str(target)])
-    assert shown.exit_code == 0, shown.output
-    lines = json.loads(target.read_text())["timings"]
+def test_the_command_writes_a_line_for_every_partition_tolerance_and_method(invoke: Invoke, tmp_path: Path) -> None:
+    options = "tiny-like --scale 0.2 --tols 1e-2,1e-4 --hidden 8 --parts 4 --clusters 1 --warmup 1 --repeat 1"
+    code, said = invoke("recurrent", *options.split(), "--counted", "1", "--device", "cpu", "--run-dir", "r")
+    assert code == 0, said
+    lines = [json.loads(line) for line in (tmp_path / "r" / "recurrent.jsonl").read_text().splitlines()]
     assert [(t["partition"], t["tol"], t["method"]) for t in lines] == [
         (how, tol, method) for how in ("metis", "random") for tol in (1e-2, 1e-4) for method in ("gas", "lmc4rec")
     ]
-    wrong = CliRunner().invoke(app, ["bench", "recurrent", "tiny-like", "--lrs", "0.1"])
-    assert wrong.exit_code != 0
-    assert "learning rate for each of 2 partitions" in wrong.output
+    assert f"{lines[0]['ms']:,.1f}" in (tmp_path / "r" / "recurrent.md").read_text()
+    code, said = invoke("recurrent", "tiny-like", "--lrs", "0.1")
+    assert code != 0
+    assert "learning rate for each of 2 partitions" in said
     for option in ("--lrs", "--tols"):
-        wrong = CliRunner().invoke(app, ["bench", "recurrent", "tiny-like", option, "abc"])
-        assert wrong.exit_code == 2
-        assert f"expected positive numbers for {option} (got 'abc')" in " ".join(wrong.output.split())
+        code, said = invoke("recurrent", "tiny-like", option, "abc")
+        assert code == 2
+        assert f"expected positive numbers for {option} (got 'abc')" in said

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
-import lmc
-from lmc.bench.accuracy import AccuracyRecord, Rate, accuracy_cells, best_rate, rates_of, targets_of, train_cell
-from lmc.bench.testbed import Testbed
-from lmc.methods import GAS, FullBatch
+from experiments.accuracy import Accuracy, AccuracyRecord, Rate, best_rate, rates_of, targets_of
+from lmc.methods import GAS
 from lmc.train import evaluate
 
 LINE = AccuracyRecord(
@@ -52,12 +49,14 @@ def test_the_target_is_the_full_batchs_at_its_best_rate() -> None:
 
 
 def test_a_cell_is_evaluated_on_the_way() -> None:
-    graph = lmc.load("tiny-like", scale=0.2)
-    stand = Testbed(graph, {"4/2": {"gas": GAS(4, 2), "full": FullBatch()}}, torch.device("cpu"), hidden=8, layers=2)
-    cells = accuracy_cells("4/2", ("layer", 0.1), [0.05], ["full", "gas"], 1, epochs=3, full_epochs=9)
-    full, gas = (train_cell(stand, cell) for cell in cells)
+    study = Accuracy(
+        dataset="tiny-like", scale=0.2, device="cpu", hidden=8, layers=2, config="4/2", norm="layer:0.1", lrs="0.05",
+        methods="full,gas", seeds=1, epochs=3, full_epochs=9,
+    )  # fmt: skip
+    cells = study.cells()
+    (full,), (gas,) = (study.measure(cell) for cell in cells)
     assert (full.at, gas.at) == ([3, 6, 9], [1, 2, 3])
     assert full.seconds == sorted(full.seconds)
-    assert train_cell(stand, cells[1]).test == gas.test
-    run = stand.bind("4/2", "gas", 0, "layer", 0.1)
-    assert evaluate(run.problem.model, graph)["test"] < gas.test[-1]
+    assert study.measure(cells[1])[0].test == gas.test
+    run = study.testbed.bind(GAS(4, 2), 0, "layer", 0.1)
+    assert evaluate(run.problem.model, study.graph)["test"] < gas.test[-1]

@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-import lmc
+from experiments.grid import Grid, GridRecord, exact_loss, grid_rows, halo_ratio
 from helpers import full_loss, hand_graph, random_graph
-from lmc.bench.grid import GridRecord, exact_loss, grid_cells, grid_rows, halo_ratio, train_cell
-from lmc.bench.testbed import Testbed
 from lmc.graph import Aggregation, gcn_norm
 from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, Method
 from lmc.models import GCN, Pass
 
-CPU = torch.device("cpu")
 LINE = GridRecord("4/2", "none", 0.0, 0.1, 3, 0, "gas", 2.0, 2.0, 0.5, 1.0, 1.5, False)
 
 
@@ -61,23 +58,27 @@ def test_the_halo_ratio_counts_neighbours_whatever_the_method_reads() -> None:
 
 
 def test_seeds_are_the_outer_loop() -> None:
-    cells = grid_cells({"4/2": 3, "4/1": 2}, [("none", 0.0), ("batch", 0.5)], [0.1, 0.2], ["gas", "lmc"], 2)
+    grid = Grid(configs="4/2,4/1", epochs="3,2", norms="none,batch:0.5", lrs="0.1,0.2", methods="gas,lmc", seeds=2)
+    cells = grid.cells()
     assert [c.seed for c in cells] == [0] * 16 + [1] * 16
     assert {(c.config, c.epochs) for c in cells} == {("4/2", 3), ("4/1", 2)}
     assert len(set(cells)) == 32
 
 
 def test_a_cell_is_a_training_and_divergence_is_said() -> None:
-    graph = lmc.load("tiny-like", scale=0.2)
-    stand = Testbed(graph, {"4/2": {"gas": GAS(4, 2)}}, CPU, hidden=8, layers=2)
-    (cell,) = grid_cells({"4/2": 8}, [("layer", 0.1)], [0.05], ["gas"], 1)
-    record = train_cell(stand, cell)
+    grid = Grid(
+        dataset="tiny-like", scale=0.2, device="cpu", hidden=8, layers=2, configs="4/2", epochs="8",
+        norms="layer:0.1", lrs="0.05", methods="gas", seeds=1,
+    )  # fmt: skip
+    (cell,) = grid.cells()
+    (record,) = grid.measure(cell)
     assert record.loss is not None
-    untrained = exact_loss(stand.bind("4/2", "gas", 0, "layer", 0.1))
+    untrained = exact_loss(grid.testbed.bind(GAS(4, 2), 0, "layer", 0.1))
     assert record.loss < 0.9 * untrained
-    assert record == replace(train_cell(stand, cell), seconds=record.seconds)  # the same again
+    (again,) = grid.measure(cell)
+    assert record == replace(again, seconds=record.seconds)
     assert not record.diverged
-    wild = train_cell(stand, replace(cell, norm="none", lr=1e30))
+    (wild,) = grid.measure(replace(cell, norm="none", lr=1e30))
     assert wild.diverged
     assert wild.loss is None
 

@@ -1,4 +1,4 @@
-"""``lmc bench grid`` and ``lmc bench gradients`` from end to end."""
+"""The studies ``grid`` and ``gradients`` from end to end: lines, tables, figures, stopping and continuing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 Invoke = Callable[..., tuple[int, str]]
 
 GRID = (
-    "bench", "grid", "tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "2", "--configs", "4/2,4/1",
+    "grid", "tiny-like", "--scale", "0.2", "--hidden", "8", "--layers", "2", "--configs", "4/2,4/1",
     "--epochs", "2,1", "--lrs", "1e-2", "--norms", "none,batch:0.5", "--methods", "backward-sgd,gas,cmc",
     "--run-dir", "g", "--device", "cpu",
 )  # fmt: skip
 GRADIENTS = (
-    "bench", "gradients", "tiny-like@0.2,tiny-like@0.3", "--configs", "tiny-like@0.2=4/2,4/1,tiny-like@0.3=5/2",
+    "gradients", "tiny-like@0.2,tiny-like@0.3", "--configs", "tiny-like@0.2=4/2,4/1,tiny-like@0.3=5/2",
     "--hidden", "8", "--epochs", "3", "--every", "2", "--methods", "gas,lmc,lmc:alpha=0,cmc",
     "--run-dir", "g", "--device", "cpu",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_grid_is_trained_once_and_its_table_is_that_of_the_lines(invoke: Inv
         assert f"{fmean(of['cmc']):.4f}" in said
     before = (tmp_path / "g" / "grid.jsonl").read_text()
     (tmp_path / "g" / "grid.md").unlink()
-    assert invoke("bench", "grid", "--summary-only", "--run-dir", "g")[0] == 0
+    assert invoke("grid", "--summary-only", "--run-dir", "g")[0] == 0
     assert table(tmp_path / "g" / "grid.md") == rows
     assert invoke(*GRID, "--seeds", "2")[0] == 0
     assert (tmp_path / "g" / "grid.jsonl").read_text() == before
@@ -84,9 +84,9 @@ def test_a_stopped_grid_goes_on(invoke: Invoke, tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "g" / "grid.jsonl"
     code, said = invoke(*GRID, "--seeds", "1", "--limit", "1e-9")
     assert code == 0
-    assert "12 of 12 cells are left, continue with: lmc" in said
+    assert "12 of 12 cells are left, continue with: python -m experiments" in said
     with monkeypatch.context() as patched:
-        patched.setattr("lmc.cli.cells.stop_on_interrupt", stop_at_once)
+        patched.setattr("lmc.cli.study.stop_on_interrupt", stop_at_once)
         code, said = invoke(*GRID, "--seeds", "1")
     assert code == 130
     assert "11 of 12 cells are left" in said
@@ -122,7 +122,7 @@ def test_gradients_are_measured_and_their_table_is_that_of_the_lines(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("lmc.cli.cells.stop_on_interrupt", stop_at_once)
+        patched.setattr("lmc.cli.study.stop_on_interrupt", stop_at_once)
         assert invoke(*GRADIENTS)[0] == 130
     (first,) = lines(tmp_path / "g" / "gradients.jsonl")
     assert list(first["errors"]) == ["2"]
@@ -140,7 +140,7 @@ def test_gradients_are_measured_and_their_table_is_that_of_the_lines(
         best = min(("lmc", "lmc:alpha=0"), key=lambda m: of[m])
         assert {m: row[m] for m in of} == {m: f"**{e:.4f}**" if m == best else f"{e:.4f}" for m, e in of.items()}
         assert row["cmc / best lmc"] == f"{of['cmc'] / of[best]:.2f}"
-    assert invoke("bench", "gradients", "--summary-only", "--run-dir", "g")[0] == 0
+    assert invoke("gradients", "--summary-only", "--run-dir", "g")[0] == 0
     assert invoke(*GRADIENTS, "--every", "1")[0] == 2
 
 
@@ -188,3 +188,24 @@ def test_wrong_arguments_of_the_gradients(
     assert code == 2
     assert message in said
     assert not (tmp_path / "g").exists()
+
+
+def test_a_folder_of_the_old_form_is_refused_in_one_line(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke(*GRID, "--seeds", "1", "--limit", "1e-9")[0] == 0
+    path = tmp_path / "g" / "grid.json"
+    settings = json.loads(path.read_text())
+    del settings["format"]
+    path.write_text(json.dumps(settings))
+    for command in (GRID, ("grid", "--summary-only", "--run-dir", "g")):
+        code, said = invoke(*command)
+        assert code == 2
+        assert "expected a folder of this version (got g, which an older version wrote): use another --run-dir" in said
+
+
+def test_help_lists_the_studies_and_their_options(invoke: Invoke) -> None:
+    code, said = invoke("--help")
+    assert code == 0
+    assert all(name in said for name in ("grid", "gradients", "accuracy", "estimates", "recurrent", "sampling"))
+    code, said = invoke("grid", "--help")
+    assert code == 0
+    assert all(option in said for option in ("--configs", "--norms", "--seeds", "--limit", "--summary-only"))

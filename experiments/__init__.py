@@ -1,0 +1,1 @@
+"""The evidence: studies that compare training methods. Run one with ``python -m experiments NAME``."""

@@ -1,0 +1,335 @@
+"""Training losses over a grid of settings: parts/clusters, norms, learning rates, methods and seeds."""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.study import Configs, Methods, Rates, Seeds, TrainingStudy
+from experiments.testbed import parse_norm, train_epochs
+from lmc.bench.measure import free
+from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, positive
+from lmc.cli.tables import TextTable, number
+from lmc.engine.exact import chunks_of, exact_logits, exact_states
+from lmc.errors import ConfigError
+from lmc.methods import ClusterMethod, Run
+from lmc.models import BatchNorm
+from lmc.report.looks import MARKERS, legend_below, looks_of, new_figure, plain
+from lmc.train.evaluate import evaluate_problem
+
+CAPTION = (
+    "exact training loss of the whole graph in evaluation mode, mean over seeds; "
+    "objective: with batch statistics of the whole graph in the place of running ones; "
+    "halo: mean over batches of (core + halo) / core; spread: largest minus smallest over seeds; "
+    "(2): over so many seeds only; a / b: mean over seeds of the ratio on the same seed"
+)
+CEILING = 1.3
+"""The largest ratio that a panel shows: one method that fails must not flatten all others into a line."""
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One training. ``config`` is parts/clusters, ``norm`` "none", "layer" or "batch"."""
+
+    config: str
+    norm: str
+    dropout: float
+    lr: float
+    epochs: int
+    seed: int
+    method: str
+
+
+@dataclass(frozen=True)
+class GridRecord(GridCell):
+    """The results of one training.
+
+    Args:
+        loss: exact training loss of the whole graph in evaluation mode; None where it is not finite.
+        objective: the same with the batch statistics of the whole graph in the place of running ones, which is what
+            full-batch training minimises. Without batch norm it equals the loss.
+        test: accuracy (micro-F1 for multi-label targets) of the same pass on the test nodes.
+        seconds: time of the training steps.
+        halo_ratio: mean over batches of (core + 1-hop halo) / core; None for a method without parts.
+        diverged: whether the loss is not finite.
+    """
+
+    loss: float | None
+    objective: float | None
+    test: float
+    seconds: float
+    halo_ratio: float | None
+    diverged: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(TrainingStudy[GridCell, GridRecord]):
+    """Train every method from scratch over a grid of settings and compare the exact training losses."""
+
+    name, cell, record = "grid", GridCell, GridRecord
+
+    configs: Configs = "80/40,80/10,80/1,800/10,320/4"
+    lrs: Rates = "1e-3,3e-3,1e-2"
+    norms: Annotated[str, typer.Option(help="none, layer or batch, each with its dropout, comma-separated.")] = (
+        "none,batch:0.5,layer:0.5"
+    )
+    seeds: Seeds = 3
+    epochs: Annotated[str, typer.Option(help="One number for each of --configs, or one for all.")] = "24,16,5,5,5"
+    methods: Methods = "backward-sgd,gas,lmc,lmc:alpha=1:score=1,cmc"
+
+    def cells(self) -> list[GridCell]:
+        """All cells, a whole grid for each seed in turn, so that an interrupted study has whole grids."""
+        epochs = self.epochs_of_configs()
+        labels = {label: None for config in epochs for label in methods_in(config, self.methods)}
+        norms = parse_list(self.norms, "--norms", parse_norm)
+        lrs = parse_list(self.lrs, "--lrs", positive("--lrs"))
+        return [
+            GridCell(config, norm, dropout, lr, epochs[config], seed, method)
+            for seed in range(at_least_one("--seeds", self.seeds))
+            for config in epochs
+            for norm, dropout in norms
+            for lr in lrs
+            for method in labels
+        ]
+
+    def epochs_of_configs(self) -> dict[str, int]:
+        """The number of epochs by parts/clusters."""
+        names = parse_configs(self.configs)
+        epochs = [at_least_one("--epochs", part.strip()) for part in self.epochs.split(",")]
+        if len(epochs) not in (1, len(names)):
+            raise ConfigError(
+                f"expected one number of epochs, or one for each of the {len(names)} configs (got {len(epochs)})"
+            )
+        return dict(zip(names, epochs * len(names) if len(epochs) == 1 else epochs, strict=True))
+
+    def settings(self) -> dict[str, Any]:
+        """Graph, model, device, and the epochs of every configuration."""
+        return super().settings() | {f"epochs of {k}": epochs for k, epochs in self.epochs_of_configs().items()}
+
+    def measure(self, cell: GridCell) -> list[GridRecord]:
+        """Train from scratch, then compute the exact loss."""
+        method = methods_in(cell.config, self.methods)[cell.method]
+        run = self.testbed.bind(method, cell.seed, cell.norm, cell.dropout)
+        ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
+        loss, test = exact_loss(run), evaluate_problem(run.problem, run.problem.placement.tier)["test"]
+        objective = exact_loss(run, whole_graph=True) if cell.norm == "batch" else loss
+        record = GridRecord(
+            **asdict(cell),
+            loss=loss if math.isfinite(loss) else None,
+            objective=objective if math.isfinite(objective) else None,
+            test=test,
+            seconds=seconds,
+            halo_ratio=halo_ratio(run),
+            diverged=not math.isfinite(loss),
+        )
+        del run
+        free(self.on)
+        return [record]
+
+    def describe(self, record: GridRecord) -> str:
+        """Setting and loss."""
+        r, loss = record, "diverged" if record.loss is None else f"loss {record.loss:.4f}"
+        return (
+            f"seed {r.seed}, {r.config}, {r.norm}:{r.dropout:g}, lr {r.lr:g}, {r.method}: {loss} in {r.seconds:.1f} s"
+        )
+
+    def tables(self, records: Sequence[GridRecord]) -> list[TextTable]:
+        """Mean losses, one row for each setting."""
+        rows, labels = grid_rows(records), list(dict.fromkeys(r.method for r in records))
+        gas, cmc, exact = (first_of(labels, name) for name in ("gas", "cmc", "backward-sgd"))
+        headers = ["parts/clusters", "norm", "lr", "halo", *labels]
+        headers += [f"spread of {gas}"] if gas else []
+        headers += [f"{cmc} / {exact}"] if cmc and exact else []
+        lines = []
+        for row in rows:
+            line = [row.config, row.norm_name, f"{row.lr:g}", number(row.halo_ratio, 2)]
+            line += [row.mean_text(label) for label in labels]
+            if gas:
+                spread = row.spread(gas)
+                line.append("-" if spread is None or row.seeds(gas) < 2 else f"{spread.high - spread.low:.4f}")
+            if cmc and exact:
+                ratio = row.spread(cmc, relative_to=exact)
+                line.append(number(ratio and ratio.mean, 4))
+            lines.append(line)
+        return [TextTable(headers, lines, CAPTION, named=3)]
+
+    def figure(self, records: Sequence[GridRecord]) -> Figure | None:
+        """Losses relative to backward SGD, or to GAS where backward SGD was not trained everywhere."""
+        rows, labels = grid_rows(records), list(dict.fromkeys(r.method for r in records))
+        candidates = [first_of(labels, name) for name in ("backward-sgd", "gas")]
+        baseline = next((c for c in candidates if c and all(row.spread(c) is not None for row in rows)), None)
+        return None if baseline is None else grid_figure(rows, labels, baseline)
+
+
+def exact_loss(run: Run, whole_graph: bool = False) -> float:
+    """L of the whole graph at the current parameters, in evaluation mode: no message is missing or old.
+
+    With ``whole_graph``, every batch norm first takes the statistics of the whole graph, and keeps them.
+    """
+    problem, graph, chunks = run.problem, run.graph, chunks_of(run.problem)
+    for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
+        activation = problem.model.layer(l).activation
+        if whole_graph and activation is not None and isinstance(activation.norm, BatchNorm):
+            _take_statistics(activation.norm, table.data())
+        last = table
+    parts = [
+        problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
+        for rows, logits in exact_logits(problem, chunks, last)
+    ]
+    return float(sum(parts))
+
+
+def _take_statistics(norm: BatchNorm, states: Tensor) -> None:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    var, mean = torch.var_mean(states, 0, correction=0)
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(var)
+
+
+def halo_ratio(run: Run) -> float | None:
+    """Mean over the first epoch's batches of (core + 1-hop halo) / core, whatever of the halo the method reads."""
+    if not isinstance(run.method, ClusterMethod):
+        return None
+    ratios = []
+    for parts in run.clusters.epoch(0):
+        rows = run.clusters.core(parts)
+        core = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        core = core.to(run.problem.device)
+        ratios.append(1 + run.problem.blocks.halo(core).numel() / core.numel())
+    return fmean(ratios)
+
+
+class Spread(NamedTuple):
+    """Losses over seeds."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """The lines of one configuration, norm and rate, by method and seed.
+
+    Args:
+        objective: whether losses are those of the objective, with statistics of the whole graph.
+    """
+
+    config: str
+    norm: str
+    dropout: float
+    lr: float
+    lines: Mapping[str, Mapping[int, GridRecord]]
+    objective: bool = False
+
+    def _loss(self, record: GridRecord) -> float | None:
+        return record.objective if self.objective else record.loss
+
+    @property
+    def norm_name(self) -> str:
+        """The norm with its dropout."""
+        name = f"{self.norm}:{self.dropout:g}" if self.dropout else self.norm
+        return f"{name}, objective" if self.objective else name
+
+    @property
+    def halo_ratio(self) -> float | None:
+        """(core + halo) / core."""
+        known = [r.halo_ratio for seeds in self.lines.values() for r in seeds.values() if r.halo_ratio is not None]
+        return fmean(known) if known else None
+
+    def seeds(self, method: str) -> int:
+        """How many seeds were trained."""
+        return len(self.lines.get(method, {}))
+
+    def diverged(self, method: str) -> int:
+        """How many seeds diverged."""
+        return sum(r.diverged for r in self.lines.get(method, {}).values())
+
+    def spread(self, method: str, relative_to: str | None = None) -> Spread | None:
+        """Losses over seeds, or ratios to another method's loss on the same seed, in which the effect of the seed on
+        all methods cancels. None where there are none, or one diverged."""
+        lines = self.lines.get(method, {})
+        if relative_to is None:
+            found = [self._loss(r) for r in lines.values()]
+        else:
+            base = self.lines.get(relative_to, {})
+            found = [_ratio(self._loss(r), self._loss(base[seed])) for seed, r in lines.items() if seed in base]
+        losses = [loss for loss in found if loss is not None]
+        if not losses or len(losses) < len(found):
+            return None
+        return Spread(fmean(losses), min(losses), max(losses))
+
+    def mean_text(self, method: str) -> str:
+        """The mean loss in words."""
+        if self.diverged(method):
+            return f"{self.diverged(method)}/{self.seeds(method)} diverged"
+        spread, missing = self.spread(method), self.seeds(method) < max(self.seeds(other) for other in self.lines)
+        return "-" if spread is None else f"{spread.mean:.4f}" + f" ({self.seeds(method)})" * missing
+
+
+def _ratio(loss: float | None, base: float | None) -> float | None:
+    return loss / base if loss is not None and base else None
+
+
+def grid_rows(records: Sequence[GridRecord]) -> list[GridRow]:
+    """One row per configuration, norm and rate, in the order of the lines; then, for batch norm, the objective's."""
+    found: dict[tuple[str, str, float, float], dict[str, dict[int, GridRecord]]] = {}
+    for r in records:
+        lines = found.setdefault((r.config, r.norm, r.dropout, r.lr), {})
+        lines.setdefault(r.method, {})[r.seed] = r
+    rows = [GridRow(*setting, by_method) for setting, by_method in found.items()]
+    return rows + [replace(row, objective=True) for row in rows if row.norm == "batch"]
+
+
+def grid_figure(rows: Sequence[GridRow], labels: Sequence[str], baseline: str) -> Figure:
+    """One panel for each norm: a marker for each method and setting, with a bar from the lowest to the highest seed."""
+    panels: dict[str, list[GridRow]] = {}
+    for row in rows:
+        panels.setdefault(row.norm_name, []).append(row)
+    looks = looks_of(labels)
+    width = max(6.5, 1.5 + 0.16 * max(map(len, panels.values())) * max(3, len(labels)))
+    figure = new_figure(width, 1.6 + 3.0 * len(panels), f"training loss over that of {baseline}")
+    for place, (norm, those) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(len(panels), 1, place)
+        for k, label in enumerate(labels):
+            shift = 0.7 * (k / max(1, len(labels) - 1) - 0.5)
+            points = [row.spread(label, relative_to=baseline) for row in those]
+            _draw(axes, points, shift, looks[label].colour, MARKERS[k % len(MARKERS)])
+        _label(axes, norm, [f"{row.config}\n{row.lr:g}" for row in those], baseline)
+    legend_below(figure, looks, lines=False, markers=True, columns=max(1, min(len(labels), int(width / 1.9))))
+    return figure
+
+
+def _draw(axes: Axes, points: Sequence[Spread | None], shift: float, colour: str, marker: str) -> None:
+    for i, point in enumerate(points):
+        if point is None:
+            continue
+        mean, low, high = point
+        if mean > CEILING:
+            axes.annotate(
+                f"{mean:.3g}", (i + shift, 1.0), xycoords=("data", "axes fraction"), ha="center", va="top",
+                rotation=90, fontsize=7.5, color=colour,
+            )  # fmt: skip
+            continue
+        axes.vlines(i + shift, low, min(high, CEILING), color=colour, linewidth=1.6, alpha=0.6)
+        axes.plot([i + shift], [mean], color=colour, marker=marker, markersize=5, linestyle="")
+
+
+def _label(axes: Axes, norm: str, names: Sequence[str], baseline: str) -> None:
+    plain(axes)
+    axes.set_title(f"norm {norm}", loc="left", fontsize=11)
+    axes.set_ylabel(f"loss / loss of {baseline}, by seed", fontsize=10)
+    axes.axhline(1.0, color="#4d4d4d", linewidth=0.9, zorder=0)
+    for i in range(1, len(names)):
+        axes.axvline(i - 0.5, color="#eeeeee", linewidth=0.8, zorder=0)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_xticks(range(len(names)), names, fontsize=8.5)

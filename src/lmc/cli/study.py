@@ -1,0 +1,288 @@
+"""A study: many measurements, one after the other, that can be stopped and continued.
+
+``lmc bench`` and ``python -m experiments`` run studies. A file about one study says what a cell is, how a cell is
+measured and which tables and figure come out; :class:`Study` does the rest.
+"""
+
+# Annotations are not postponed in this file and in those of the studies: the fields become command-line options, and
+# typer reads their types.
+import inspect
+import json
+import shlex
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import lmc.data
+from lmc.bench.measure import matmul_precision
+from lmc.cli.console import STOPPED, console, device_name, facts, file_name
+from lmc.cli.tables import TextTable
+from lmc.errors import CheckpointError, ConfigError
+from lmc.graph import Graph
+from lmc.report import save
+from lmc.results import append_lines, read_records, replace, write_lines
+from lmc.stores import check_device
+from lmc.train import stop_on_interrupt
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from matplotlib.figure import Figure
+
+C = TypeVar("C", bound="DataclassInstance")
+R = TypeVar("R", bound="DataclassInstance")
+FORMAT = 2
+"""The form of a study's folder; folders of another form are refused."""
+
+Dataset = Annotated[str, typer.Argument(help="Name of a graph, or path to one.")]
+Configs = Annotated[str, typer.Option(help="parts/clusters, comma-separated.")]
+Methods = Annotated[str, typer.Option(help="Comma-separated; options after colons, e.g. gas,lmc,lmc:alpha=1:score=1.")]
+Dropout = Annotated[float, typer.Option(help="Dropout rate between layers.")]
+Seed = Annotated[int, typer.Option(help="Seed of parameters, partition and batches.")]
+Hidden = Annotated[int, typer.Option(help="Width of the hidden layers.")]
+Layers = Annotated[int, typer.Option(help="Number of layers.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(ABC, Generic[C, R]):
+    """Measures cells one after the other and writes the lines of each as soon as it is measured.
+
+    The fields of a subclass are its command-line options, and its docstring is their help. The folder of a study holds
+    NAME.json (settings that all lines share), NAME.jsonl (the lines), NAME.md and NAME.png. A cell that has a line
+    there is not measured again, and a folder with other settings is refused. Ctrl-C or ``--limit`` stops the study
+    after a cell; the same command continues it.
+
+    A subclass declares ``name``, ``cell``, a frozen dataclass that identifies a measurement, and ``record``, a subclass
+    of ``cell`` with the results.
+    """
+
+    name: ClassVar[str]
+    cell: ClassVar[type[Any]]
+    record: ClassVar[type[Any]]
+    tf32: ClassVar[bool] = True
+    """Whether products on a GPU use TF32, as training there does."""
+
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the lines; cells with lines there are not measured again.", show_default=False),
+    ] = None
+    limit: Annotated[
+        float | None, typer.Option(help="Seconds after which no further cell is started.", show_default="none")
+    ] = None
+    summary_only: Annotated[bool, typer.Option("--summary-only", help="Measure nothing; show what is done.")] = False
+
+    @abstractmethod
+    def cells(self) -> list[C]:
+        """All cells in the order in which they are measured; wrong options are refused here."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Settings that all lines of a folder share."""
+
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """What is measured, shown before the first cell."""
+
+    @abstractmethod
+    def measure(self, cell: C) -> Sequence[R]:
+        """Measure one cell; the lines about it."""
+
+    @abstractmethod
+    def describe(self, record: R) -> str:
+        """One line of progress about a measurement."""
+
+    @abstractmethod
+    def tables(self, records: Sequence[R]) -> list[TextTable]:
+        """The tables of all lines; none where the lines do not suffice for one."""
+
+    def figure(self, records: Sequence[R]) -> "Figure | None":
+        """The figure of all lines."""
+        return None
+
+    def missing(self, records: Sequence[R]) -> str:
+        """What is shown where there is no table yet."""
+        return "no cell is done yet"
+
+    def subject(self) -> str:
+        """What the default folder is named after, beside the study."""
+        return self.on.type
+
+    @cached_property
+    def on(self) -> torch.device:
+        """The device that is measured."""
+        return check_device(self.device)
+
+    @property
+    def device_facts(self) -> str:
+        """The device in words."""
+        products = "TF32" if self.tf32 and self.on.type == "cuda" else "float32"
+        return f"{device_name(self.on)}, {products} products, torch {torch.__version__}"
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the study is kept."""
+        return self.run_dir or Path("runs/bench") / file_name(f"{self.name}-{self.subject()}")
+
+    @cached_property
+    def out(self) -> Console:
+        """Where progress and tables are shown."""
+        return console()
+
+    def run(self, program: str = "lmc") -> None:
+        """Measure what is left, show everything, and say how to continue where something is still left."""
+        started = time.monotonic()
+        if self.limit is not None and not self.limit > 0:
+            raise ConfigError(f"expected a positive number of seconds for --limit (got {self.limit:g})")
+        if self.summary_only:
+            if not self._file("jsonl").exists():
+                raise CheckpointError(
+                    f"expected a folder with a {self.name}.jsonl (got {self.folder}): name one with --run-dir"
+                )
+            self._show()
+            return
+        cells = self.cells()
+        with matmul_precision(self.on, self.tf32):
+            self._open(self.settings())
+            done = len(cells) - len(self.left(cells))
+            lines = [("device", self.device_facts), ("cells", f"{len(cells)}, of which {done} are done")]
+            self.out.print(facts([*self.facts(), *lines, ("run folder", str(self.folder))]))
+            left, interrupted = self._work(cells, started)
+        self._show()
+        if left:
+            why = "stopped" if interrupted else f"the limit of {self.limit:g} s is reached"
+            self.out.print(f"{why}; {left} of {len(cells)} cells are left, continue with:", soft_wrap=True)
+            self.out.print(f"{program} {shlex.join(sys.argv[1:])}", soft_wrap=True, markup=False)
+        if interrupted:
+            raise typer.Exit(STOPPED)
+
+    def read(self) -> list[R]:
+        """The lines that are written."""
+        return read_records(self._file("jsonl"), self.record)
+
+    def saved(self) -> Mapping[str, Any]:
+        """The settings of the folder; empty where there are none yet."""
+        path = self._file("json")
+        saved = json.loads(path.read_text()) if path.exists() else {"format": FORMAT}
+        if saved.pop("format", None) != FORMAT:
+            raise CheckpointError(
+                f"expected a folder of this version (got {self.folder}, which an older version wrote): use another "
+                "--run-dir"
+            )
+        return saved
+
+    def left(self, cells: Sequence[C]) -> list[C]:
+        """The cells without a line, in their order."""
+        names = [f.name for f in fields(self.cell)]
+        done = {self.cell(**{name: getattr(record, name) for name in names}) for record in self.read()}
+        return [cell for cell in cells if cell not in done]
+
+    def _file(self, kind: str) -> Path:
+        return self.folder / f"{self.name}.{kind}"
+
+    def _open(self, settings: Mapping[str, Any]) -> None:
+        """Make the folder or continue in it: a setting that it has with another value is refused, a new one added."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            old = self.saved()
+            differing = [f"{k}: {old[k]} there, {v} here" for k, v in settings.items() if k in old and old[k] != v]
+            if differing:
+                raise CheckpointError(
+                    f"expected the settings of {self.folder} (got others: {'; '.join(differing)}): "
+                    "use the same, or another --run-dir"
+                )
+            text = json.dumps({"format": FORMAT, **old, **settings}, indent=1)
+            replace(self._file("json"), text.encode())
+            # a last line that a crash cut off goes: the next one would be appended to it
+            write_lines(self._file("jsonl"), self.read())
+        except OSError as error:
+            raise ConfigError(
+                f"expected a run folder that can be written (got {self.folder}: {error.strerror}): choose another"
+            ) from error
+
+    def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
+        """Measure the cells that are left; how many are left then, and whether Ctrl-C stopped the work."""
+        waiting, out = self.left(cells), self.out
+        done = len(cells) - len(waiting)
+        columns = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=out, disable=not out.is_terminal) as bar, stop_on_interrupt() as stop:
+            task = bar.add_task("", total=len(cells), completed=done)
+            for cell in waiting:
+                if stop() or (self.limit is not None and time.monotonic() - started >= self.limit):
+                    break
+                records = self.measure(cell)
+                append_lines(self._file("jsonl"), records)
+                done += 1
+                for text in map(self.describe, records):
+                    bar.update(task, completed=done, description=text.replace("[", "\\["))
+                    if not out.is_terminal:
+                        out.print(f"{done}/{len(cells)}  {text}", soft_wrap=True, markup=False)
+            return len(cells) - done, stop()
+
+    def _show(self) -> None:
+        """Show and write the tables, and draw the figure."""
+        self.saved()
+        records = self.read()
+        tables = self.tables(records) if records else []
+        if not tables:
+            self.out.print(self.missing(records))
+            return
+        for table in tables:
+            self.out.print(table.rich())
+        replace(self._file("md"), "\n".join(table.markdown() for table in tables).encode())
+        written, figure = ["jsonl", "md"], self.figure(records)
+        if figure is not None:
+            save(figure, self._file("png"))
+            written.append("png")
+        names = ", ".join(f"{self.name}.{kind}" for kind in written)
+        self.out.print(f"{names} in {self.folder}", soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphStudy(Study[C, R]):
+    """A study on one graph."""
+
+    dataset: Dataset = "arxiv-like"
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with graphs.", show_default=False)] = None
+    scale: Annotated[
+        float | None, typer.Option(help="Size of a lookalike, as a share of the original.", show_default="1")
+    ] = None
+
+    @property
+    def source(self) -> str:
+        """The name of the graph; "auto" is one that suits the device."""
+        if self.dataset != "auto":
+            return self.dataset
+        return "arxiv-like" if self.on.type == "cuda" or self.scale else "arxiv-like@0.1"
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph, loaded when it is first used."""
+        return lmc.data.load(self.source, data_dir=self.data_dir, scale=self.scale)
+
+    def subject(self) -> str:
+        """The graph's name, with its scale."""
+        return self.source if self.scale is None else f"{self.source}@{self.scale:g}"
+
+
+def command_of(study: type[Study[Any, Any]], program: str = "lmc") -> Callable[..., None]:
+    """The command that runs a study: the fields are its options, those that all studies have come last."""
+
+    def run(**options: Any) -> None:
+        study(**options).run(program)
+
+    shared = {f.name for f in fields(Study)}
+    parameters = inspect.signature(study).parameters.values()
+    ordered = sorted(parameters, key=lambda p: p.name in shared)
+    run.__doc__ = f"{inspect.getdoc(study)}\n\nCtrl-C finishes the cell; the same command continues from there."
+    run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    return run

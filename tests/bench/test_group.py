@@ -1,0 +1,180 @@
+"""A group of lines on a small graph: figures that make sense, none about speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+import lmc
+from lmc.bench import Setup
+from lmc.bench.epoch import Timed, timed_pyg, timed_run
+from lmc.bench.measure import elapsed_ms, fastest_ms
+from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, Stopwatch, speed_rows
+from lmc.cli.spec import parse_method
+from lmc.diagnostics import peak_bytes
+from lmc.errors import ConfigError
+from lmc.methods import FullBatch, Method
+
+CPU = torch.device("cpu")
+SETUP = Setup(hidden=8, layers=3, warmup=0, repeat=1)
+COURSE = Course(["gcn"], {"gcn": ["cluster", "gas", "lmc:alpha=1:score=1"]}, ["4/2"])
+
+
+@pytest.fixture(scope="module")
+def graph() -> lmc.Graph:
+    return lmc.load("tiny-like", scale=0.2)
+
+
+@pytest.fixture(autouse=True)
+def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmc.bench.traffic.COPIED", {"cpu": 2**20})
+
+
+def method_of(cell: SpeedCell, line: Line) -> Method:
+    return parse_method(line.method, parts=4, clusters=2)
+
+
+def stopwatch(graph: lmc.Graph, said: list[str] | None = None, setup: Setup = SETUP) -> Stopwatch:
+    say = ([] if said is None else said).append
+    return Stopwatch(graph, setup, CPU, method_of, COURSE.with_baselines, say)
+
+
+def measured(graph: lmc.Graph) -> list[SpeedRecord]:
+    ((cell, lines),) = COURSE.groups().items()
+    return stopwatch(graph).measure(cell, lines)
+
+
+def test_every_line_has_its_figures(graph: lmc.Graph) -> None:
+    copy, pyg, full, cluster, gas, compensated = measured(graph)
+    assert (copy.method, pyg.method, full.method) == ("copy", "pyg-full", "full")
+    rows = {row.record.method: row for row in speed_rows([copy, pyg, full, cluster, gas, compensated])}
+    assert all(r.ms > 0 and r.step_mb and rows[r.method].vs_pyg for r in (pyg, full, cluster, gas, compensated))
+    assert (full.steps, full.nnz_share, rows["full"].vs_full, full.halo_ratio) == (1, 1.0, 1.0, 0.0)
+    assert cluster.steps == 2
+    assert cluster.nnz_share is not None
+    assert compensated.nnz_share is not None
+    assert cluster.nnz_share < 1 < compensated.nnz_share
+    assert gas.halo_ratio is not None
+    assert cluster.halo_ratio == 0 < gas.halo_ratio == compensated.halo_ratio
+    work = rows["lmc:alpha=1:score=1"].vs_work
+    assert work == pytest.approx(compensated.ms / (compensated.nnz_share * full.ms))
+
+
+def test_lines_are_timed_in_turn(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[Timed] = []
+    time_epoch = Timed.time_epoch
+
+    def noting(timed: Timed) -> None:
+        order.append(timed)
+        time_epoch(timed)
+
+    monkeypatch.setattr(Timed, "time_epoch", noting)
+    lines = [Line("full"), Line("gas"), Line("cluster")]
+    setup = Setup(hidden=8, warmup=1, repeat=3)
+    records = stopwatch(graph, setup=setup).time_in_turn(SpeedCell("gcn", "4/2", ""), lines)
+    assert [r.method for r in records] == ["full", "gas", "cluster"]
+    assert order == order[:3] * 3
+    assert len(set(map(id, order))) == 3
+    assert all(len(timed.times) == 3 for timed in order)
+
+
+def scarce(monkeypatch: pytest.MonkeyPatch, fitting: int) -> list[int]:
+    """Memory in which only so many lines have room at once; how many were set up in each try."""
+    tried: list[int] = []
+    set_up, time_in_turn = Stopwatch._set_up, Stopwatch.time_in_turn
+    state = {"live": 0}
+
+    def counted(self: Stopwatch, cell: SpeedCell, lines: Iterable[Line]) -> list[SpeedRecord]:
+        state["live"] = 0
+        tried.append(len([line for line in lines if line.method != "copy"]))
+        return time_in_turn(self, cell, list(lines))
+
+    def taking(self: Stopwatch, cell: SpeedCell, line: Line) -> Timed:
+        state["live"] += 1
+        return set_up(self, cell, line)
+
+    monkeypatch.setattr(Stopwatch, "time_in_turn", counted)
+    monkeypatch.setattr(Stopwatch, "_set_up", taking)
+    monkeypatch.setattr("lmc.bench.speed.free_memory", lambda device: 10 * (fitting - state["live"]) + 10)
+    return tried
+
+
+def test_a_group_without_enough_memory_is_split_and_says_so(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = scarce(monkeypatch, fitting=4)
+    said: list[str] = []
+    ((cell, lines),) = COURSE.groups().items()
+    records = stopwatch(graph, said).measure(cell, lines)
+    assert tried == [5, 3, 4]
+    assert len(said) == 1
+    assert "not enough memory to set up 6 lines together" in said[0]
+    assert "two smaller groups" in said[0]
+    assert [(r.method, r.turn) for r in records if r.method != "copy"] == [
+        ("pyg-full", 1), ("full", 1), ("cluster", 1),
+        ("pyg-full", 2), ("full", 2), ("gas", 2), ("lmc:alpha=1:score=1", 2),
+    ]  # fmt: skip
+    assert all(r.in_turn for r in records)
+    rows = speed_rows(records)
+    full = [r.ms for r in records if r.method == "full"]
+    assert [row.vs_full for row in rows if row.record.turn == 2][2] == rows[5].record.ms / full[1]
+
+
+def test_lines_that_do_not_fit_with_their_baselines_are_timed_alone(
+    graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scarce(monkeypatch, fitting=1)
+    said: list[str] = []
+    course = Course(["gcn"], {"gcn": ["gas"]}, ["4/2"])
+    ((cell, lines),) = course.groups().items()
+    records = stopwatch(graph, said).measure(cell, lines)
+    assert [r.method for r in records] == ["copy", "pyg-full", "full", "gas"]
+    assert not any(r.in_turn for r in records)
+    assert "one after the other" in said[0]
+
+
+def test_pyg_may_be_left_out() -> None:
+    groups = Course(["gcn"], {"gcn": ["gas"]}, ["4/2"], pyg=False).groups()
+    assert [[line.method for line in lines] for lines in groups.values()] == [["copy", "full", "gas"]]
+
+
+def test_multi_label_graphs_are_timed_too() -> None:
+    graph = lmc.load("ppi-like", scale=0.05)
+    for timed in (timed_pyg(graph, SETUP, CPU), timed_run(FullBatch(), graph, SETUP, CPU)):
+        timed.time_epoch()
+        assert timed.ms > 0
+
+
+def test_the_peak_counts_what_lives_at_once() -> None:
+    def step() -> None:
+        for _ in range(3):
+            torch.zeros(1000, 1000)  # each is freed before the next
+
+    assert peak_bytes(step, CPU) == pytest.approx(4e6, rel=0.1)
+
+
+def test_warm_up_is_not_counted() -> None:
+    calls: list[float] = []
+
+    def epoch() -> float:
+        calls.append(0.0)
+        return 0.0
+
+    timed = Timed(epoch, 1, 0, CPU).warm_up(2, None)
+    assert timed.times == []
+    for _ in range(3):
+        timed.time_epoch()
+    assert timed.ms >= 0
+    assert len(calls) == 5
+    assert elapsed_ms(lambda: time.sleep(0.01), CPU) >= 10
+
+
+def test_the_fastest_call_counts_for_a_kernel() -> None:
+    naps = iter([0.0, 0.03, 0.001, 0.03])
+    assert fastest_ms(lambda: time.sleep(next(naps)), CPU, warmup=1, repeat=3) < 20
+
+
+def test_nothing_to_repeat_is_refused() -> None:
+    with pytest.raises(ConfigError, match="repeat >= 1"):
+        Setup(repeat=0)
