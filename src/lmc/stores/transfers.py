@@ -76,4 +76,4 @@ class Fetch:
     def values(self, piece: int) -> Packed:
         """The values of one piece."""
         start = sum(num_rows(rows) for rows in self.rows[:piece])
-        return self.cache.filled.rows(start, num_rows(self.rows[piece]))
+        return self.cache.values.rows(start, num_rows(self.rows[piece]))
