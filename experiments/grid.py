@@ -18,9 +18,10 @@ from experiments.testbed import parse_norm, train_epochs
 from lmc.bench.measure import free
 from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, positive
 from lmc.cli.tables import TextTable, number
+from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.errors import ConfigError
-from lmc.methods import ClusterMethod, Run
+from lmc.methods import ClusterMethod
 from lmc.models import BatchNorm
 from lmc.report.looks import MARKERS, legend_below, looks_of, new_figure, plain
 from lmc.train.evaluate import evaluate_problem
@@ -175,14 +176,14 @@ def exact_loss(run: Run, whole_graph: bool = False) -> float:
     With ``whole_graph``, every batch norm first takes the statistics of the whole graph, and keeps them.
     """
     problem, graph, chunks = run.problem, run.graph, chunks_of(run.problem)
-    for l, table in exact_states(problem, chunks, lambda _, width: run.table(width)):
+    for l, table in exact_states(problem, chunks, lambda _, width: run.problem.table(width)):
         activation = problem.model.layer(l).activation
         if whole_graph and activation is not None and isinstance(activation.norm, BatchNorm):
             _take_statistics(activation.norm, table.data())
         last = table
     parts = [
         problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
-        for rows, logits in exact_logits(problem, chunks, last)
+        for rows, logits in exact_logits(problem, chunks, [last])
     ]
     return float(sum(parts))
 

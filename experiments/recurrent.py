@@ -14,10 +14,12 @@ from lmc.bench.measure import free, wait
 from lmc.cli.lists import methods_in, parse_list, positive
 from lmc.cli.study import Dropout, Seed
 from lmc.cli.tables import TextTable, number
-from lmc.engine.recurrent import local
+from lmc.engine import Run
+from lmc.engine.recurrent import rules_of
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import Method, Run
+from lmc.methods import Method
+from lmc.methods.recurrent import solve_batch
 from lmc.models import RecGCN
 from lmc.train import adam, train_epoch, train_step
 
@@ -222,7 +224,11 @@ def _steps(run: Run, optimizer: torch.optim.Optimizer, epochs: int) -> tuple[Ste
     for _ in range(epochs):
         losses.clear()
         for batch in run.batches():
-            found = local(run, batch, dropout=False, warm=False) if run.V else None
+            found = (
+                solve_batch(rules_of(run.method), run.step(batch, keep=False, dropout=False), warm=False)
+                if run.V
+                else None
+            )
             if found is not None and found.solves is not None:
                 cold.append((found.solves[0].steps, found.solves[1].steps))
             losses.append(float(train_step(run, optimizer, batch)))

@@ -22,8 +22,9 @@ from lmc.cli.lists import at_least_one
 from lmc.cli.spec import parse_method, parse_methods
 from lmc.cli.study import Dropout, Seed
 from lmc.cli.tables import TextTable, number
+from lmc.engine import Run
 from lmc.graph import Aggregation, Batch, Graph
-from lmc.methods import Method, Run
+from lmc.methods import Method
 from lmc.train import train_step
 
 CAPTION = (
@@ -165,5 +166,5 @@ def time_sampling(
 def _first(run: Run, count: int, in_turn: bool) -> Iterator[Batch]:
     """So many batches; ``in_turn`` each is drawn when it is needed, never during a step."""
     epochs = range(-(-count // run.num_batches))
-    batches = (run.method.draw(run, k, 0) if in_turn else run.batches(k) for k in epochs)
+    batches = (run.source.epoch(k, 0) if in_turn else run.batches(k) for k in epochs)
     return islice(chain.from_iterable(batches), count)

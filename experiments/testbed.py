@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lmc.bench.measure import wait
+from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import ClusterMethod, Method, Run
+from lmc.methods import ClusterMethod, Method
 from lmc.models import GCN
 from lmc.train import adam, train_epoch
 

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmc.engine import Run
 from lmc.graph import CSR, Aggregation, Graph, normalise
 from lmc.graph.csr import from_rows
-from lmc.methods import METHODS, Run
-from lmc.methods.base import EXACT_ON_ONE_PART
+from lmc.methods import METHODS
+from lmc.methods.protocol import EXACT_ON_ONE_PART
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, Pass
 
 # Two squares joined by a bridge, with one diagonal and a hanging node: degrees from 1 to 4, so that no two
@@ -21,8 +22,8 @@ from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, Pass
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4), (4, 5), (5, 6), (6, 4), (6, 7)]
 PARTS = torch.tensor([0, 0, 1, 1, 2, 2, 0, 2])
 
-CONVOLUTIONAL = {name: cls for name, cls in METHODS.items() if cls.trains_convolutional}
-RECURRENT = {name: cls for name, cls in METHODS.items() if cls.trains_recurrent}
+CONVOLUTIONAL = {name: cls for name, cls in METHODS.items() if "layered" in cls.traits.trains}
+RECURRENT = {name: cls for name, cls in METHODS.items() if "recurrent" in cls.traits.trains}
 """Methods by name, by the kind of model they train."""
 
 Gradients = dict[str, Tensor]
@@ -170,7 +171,7 @@ def model_for(method: str, model: str = "gcn") -> str:
     return model if accepts(method, model) else "sign"
 
 
-DIVIDED = [name for name, cls in CONVOLUTIONAL.items() if EXACT_ON_ONE_PART in cls.facts and name != "sign"]
+DIVIDED = [name for name, cls in CONVOLUTIONAL.items() if EXACT_ON_ONE_PART in cls.traits.facts and name != "sign"]
 """Methods whose batches are parts of the graph: with one part they are the full gradient."""
 
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmc.engine import Problem, Run, check_fit
 from lmc.engine.exact import exact_logits, exact_states
 from lmc.errors import ConfigError, LmcError
 from lmc.graph import CSR, Aggregation, Graph
-from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method, Problem, Run
-from lmc.methods.base import check_widths
+from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method
 from lmc.models import Model, Pass
 from lmc.pyg import wrap
 from lmc.pyg.core_rows_mode import CoreRowsMode
@@ -96,7 +96,7 @@ def check_model(model: nn.Module, graph: Graph | None = None) -> ModelReport:
         return ModelReport(name, (Check(CUT, False, note=str(reason)),))
     if graph is None:
         graph = _graph(mine)
-    check_widths(graph, mine)
+    check_fit(graph, mine)
     return ModelReport(name, (Check(CUT, True, note=f"{mine.num_layers} aggregations"), *_checks(mine, graph)))
 
 

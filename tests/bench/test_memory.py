@@ -32,8 +32,8 @@ def test_a_view_counts_as_the_memory_it_keeps_alive(graph: lmc.Graph) -> None:
     optimizer = torch.optim.Adam(run.problem.model.parameters())
     before, _ = holds(run, optimizer)
     whole = torch.zeros(1000)
-    run.memo["view"] = whole[:1]
-    run.memo["other"] = whole[5:]
+    run.numbers["view"] = whole[:1]
+    run.numbers["other"] = whole[5:]
     assert holds(run, optimizer)[0] - before == 4000
 
 
@@ -47,7 +47,7 @@ def test_a_view_counts_as_the_memory_it_keeps_alive(graph: lmc.Graph) -> None:
         (CMC(8, 2), "device"),
         (CMC(8, 1), "disk"),
     ],
-    ids=lambda v: getattr(v, "name", v),
+    ids=lambda v: v if isinstance(v, str) else v.traits.name,
 )
 def test_what_is_predicted_is_measured(graph: lmc.Graph, method: Method, tier: str) -> None:
     r = measure_cell(graph, MemoryCell("m", "8/2", tier), method, SETUP, CPU)

@@ -39,9 +39,9 @@ def test_methods_lists_every_name_with_its_facts() -> None:
     assert max(map(len, lines)) <= 120
     cells = [[cell.strip() for cell in line.split("│")] for line in lines if line.startswith("│")]
     names = [cell[1] for cell in cells]
-    assert all(name in names and cls.title in names for name, cls in METHODS.items())
+    assert all(name in names and cls.traits.title in names for name, cls in METHODS.items())
     facts, models = [cell[3] for cell in cells], [cell[4] for cell in cells]
-    assert all(fact in facts for cls in METHODS.values() for fact in cls.facts)
+    assert all(fact in facts for cls in METHODS.values() for fact in cls.traits.facts)
     assert "models: recurrent" in models
     assert "histories: H, V" in models
     assert "…" not in result.output

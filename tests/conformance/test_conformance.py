@@ -32,8 +32,9 @@ from helpers import (
     sweep,
     worst_error,
 )
+from lmc.engine import Run
 from lmc.graph import Graph
-from lmc.methods import HistoryMethod, Method, Run
+from lmc.methods import HistoryMethod, Method
 from lmc.models import GCN, SIGN, Model
 from lmc.stores import Placement
 
@@ -96,18 +97,18 @@ CHECKS: dict[str, Callable[[str, Graph, Model], None]] = {
 }
 IN_THE_MEAN = {"unbiased aggregation", "unbiased with exact histories"}
 """Facts about many draws: test_unbiased.py checks them."""
-CLAIMS = [(name, fact) for name, cls in METHODS.items() for fact in sorted(cls.facts - IN_THE_MEAN)]
+CLAIMS = [(name, fact) for name, cls in METHODS.items() for fact in sorted(cls.traits.facts - IN_THE_MEAN)]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_declared_fact_is_known_here(name: str) -> None:
-    unknown = METHODS[name].facts - CHECKS.keys() - IN_THE_MEAN
+    unknown = METHODS[name].traits.facts - CHECKS.keys() - IN_THE_MEAN
     assert not unknown, f"no check for {sorted(unknown)}: write one into CHECKS"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_declares_a_fact(name: str) -> None:
-    assert METHODS[name].facts
+    assert METHODS[name].traits.facts
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -21,9 +21,10 @@ from helpers import (
     total_error,
     worst_error,
 )
+from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method, Run
+from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method
 from lmc.models import Model
 from lmc.models.gat import GATLayer
 from lmc.pyg import wrap

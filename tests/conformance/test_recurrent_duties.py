@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from helpers import RECURRENT, chance, parts_of, random_graph, sweep, worst_error
-from lmc.engine.recurrent import operator_of
+from lmc.engine import Run
 from lmc.graph import Aggregation
-from lmc.methods import ClusterMethod, HistoryMethod, LMC4Rec, Run
+from lmc.methods import ClusterMethod, HistoryMethod, LMC4Rec
+from lmc.methods.recurrent import operator_of
 from lmc.models import RecGCN
 from lmc.solvers.loop import CUDA_CHECK_EVERY
 from lmc.stores import Placement

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from helpers import chance, full_gradient, make, parts_of, random_graph
+from lmc.engine import Run
 from lmc.graph import Aggregation
-from lmc.methods import METHODS, VRGCN, GraphSAINT, Method, Run
+from lmc.methods import METHODS, VRGCN, GraphSAINT, Method
 from lmc.sampling import generator
 
 
 def claim(fact: str) -> list[str]:
-    return [name for name, cls in METHODS.items() if fact in cls.facts]
+    return [name for name, cls in METHODS.items() if fact in cls.traits.facts]
 
 
 def sampling(name: str, **more: object) -> Method:

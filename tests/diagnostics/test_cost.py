@@ -35,7 +35,7 @@ def test_messages_kept_are_those_of_the_papers_table(graph: lmc.Graph) -> None:
         LMC4Conv(10, 1, backward=False): (1.0, share),
     }
     for method, (forward, backward) in expected.items():
-        run = method.bind(graph, model_for(graph), parts=None if method.name == "full" else parts)
+        run = method.bind(graph, model_for(graph), parts=None if method.traits.name == "full" else parts)
         kept = messages_kept(run)
         assert (kept.forward, kept.backward) == pytest.approx((forward, backward)), method
         assert run.epoch == 0

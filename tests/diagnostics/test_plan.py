@@ -131,7 +131,7 @@ def test_a_plan_counts_rows_in_transfer(division: Division, cls: type[HistoryMet
     run = method.bind(g, model, division.parts, STAGED)
     for batch in run.batches():
         run.accumulate(batch)
-    measured = sum(run.staging.device_bytes)
+    measured = sum(run.pipeline.staging.device_bytes)
     assert found == pytest.approx(measured, rel=0.15)
 
 
@@ -246,7 +246,7 @@ def test_the_largest_batch_that_fits_is_found(division: Division) -> None:
 
 def test_methods_without_parts_have_no_plan(graph: lmc.Graph) -> None:
     for method in (BackwardSGD(), GraphSAGE()):
-        with pytest.raises(ConfigError, match=rf"batches are parts of the graph .* \(got {method.title}\)"):
+        with pytest.raises(ConfigError, match=rf"batches are parts of the graph .* \(got {method.traits.title}\)"):
             divide(graph, method)
 
 

@@ -96,7 +96,7 @@ def test_beta_is_alpha_times_the_score_of_the_local_share_of_degrees() -> None:
         halo = batch.n_id[batch.num_core :]
         local = A[halo][:, batch.n_id].sum(1)
         want = 0.4 * (local / A[halo].sum(1)) ** 2
-        torch.testing.assert_close(batch.beta.squeeze(1), want, rtol=1e-14, atol=0)
+        torch.testing.assert_close(batch.coefficients.squeeze(1), want, rtol=1e-14, atol=0)
 
 
 def test_first_layer_is_complete_only_where_asked_and_possible() -> None:

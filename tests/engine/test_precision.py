@@ -13,9 +13,10 @@ from torch_geometric import nn as pyg
 import lmc
 from helpers import Gradients, parts_of, random_graph, scrambled, total_error
 from lmc.diagnostics import divide, plan, staleness
+from lmc.engine import Run
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Graph, spmm
-from lmc.methods import CMC, GAS, DropEdge, FullBatch, GraphSAGE, GraphSAINT, HistoryMethod, LMC4Conv, Method, Run
+from lmc.methods import CMC, GAS, DropEdge, FullBatch, GraphSAGE, GraphSAINT, HistoryMethod, LMC4Conv, Method
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, Model, RecGCN
 from lmc.stores import Placement
 
@@ -166,7 +167,7 @@ def test_parameters_and_sums_are_float32_rows_are_not(method: str, device: str) 
     run = runs["bfloat16"]
     optimizer = steps(run, 3)
     model = run.problem.model
-    kept = [*model.parameters(), *(p.grad for p in model.parameters()), *run.memo.values()]
+    kept = [*model.parameters(), *(p.grad for p in model.parameters()), *run.numbers.values()]
     kept += [v for state in optimizer.state.values() for v in state.values()]
     assert {t.dtype for t in kept if t is not None} == {torch.float32}
     assert run.problem.P.dtype == torch.bfloat16

@@ -63,8 +63,8 @@ def same(a: Batch, b: Batch) -> bool:
 def test_a_second_thread_draws_the_same_batches(name: str) -> None:
     method = METHODS[name]
     one, other = bound(method), bound(method)
-    in_turn = list(method.draw(one, 0, 0))
-    drawing = prefetch.Drawing(method.draw(other, 0, 0), torch.device("cpu"))
+    in_turn = list(one.source.epoch(0, 0))
+    drawing = prefetch.ConcurrentDraw(other.source.epoch(0, 0), torch.device("cpu"))
     beside = []
     for batch in drawing:
         drawing.step_begins()
@@ -78,10 +78,10 @@ def test_a_second_thread_draws_the_same_batches(name: str) -> None:
 @pytest.mark.usefixtures("no_gpu")
 def test_a_draw_that_fails_fails_the_loop() -> None:
     def draws() -> Iterator[Batch]:
-        yield next(METHODS["graphsage"].draw(bound(METHODS["graphsage"]), 0, 0))
+        yield next(bound(METHODS["graphsage"]).source.epoch(0, 0))
         raise RuntimeError("no more")
 
-    drawing = prefetch.Drawing(draws(), torch.device("cpu"))
+    drawing = prefetch.ConcurrentDraw(draws(), torch.device("cpu"))
     next(drawing)
     drawing.step_begins()
     with pytest.raises(RuntimeError, match="no more"):
@@ -90,7 +90,7 @@ def test_a_draw_that_fails_fails_the_loop() -> None:
 
 def test_every_tensor_of_a_batch_is_found() -> None:
     run = bound(VRGCN(batch_size=7))
-    batch = next(run.method.draw(run, 0, 0))
+    batch = next(run.source.epoch(0, 0))
     found = {t.data_ptr() for t in prefetch.tensors(batch)}
     first = batch.operators[1]
     for tensor in (batch.core, batch.y, batch.n_id, first.forward.indptr, first.forward.data, first.whole.indices):
@@ -108,13 +108,13 @@ def test_training_beside_the_draws_is_training_in_turn(name: str) -> None:
         optimizer = torch.optim.SGD(run.problem.model.parameters(), lr=0.05)
         seen = []
         for epoch in range(3):
-            batches = run.batches(epoch) if beside else run.method.draw(run, epoch, 0)
+            batches = run.batches(epoch) if beside else run.source.epoch(epoch, 0)
             for batch in batches:
                 optimizer.zero_grad()
                 seen.append(run.accumulate(batch).loss)
                 optimizer.step()
             # draws in turn come from the method itself: the run has no source of its own
-            assert isinstance(run._source, prefetch.Drawing) == beside
+            assert isinstance(run.pipeline._source, prefetch.ConcurrentDraw) == beside
         losses.append(torch.stack(seen).cpu())
     assert torch.allclose(losses[0], losses[1], rtol=0, atol=1e-9)
 
@@ -125,7 +125,7 @@ def test_training_beside_the_draws_is_training_in_turn(name: str) -> None:
 )
 def test_a_hop_waits_for_the_device_as_often_as_said(name: str, most: int) -> None:
     run = bound(METHODS[name], "cuda")
-    draws = run.method.draw(run, 0, 0)
+    draws = run.source.epoch(0, 0)
     next(draws)
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as caught:

@@ -21,9 +21,10 @@ from helpers import (
     sweep,
     worst_error,
 )
+from lmc.engine import Run
 from lmc.errors import CheckpointError
 from lmc.graph import Aggregation, Graph, gcn_norm
-from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, HistoryMethod, LMC4Conv, Run
+from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, HistoryMethod, LMC4Conv
 from lmc.models import GCN, Model
 
 

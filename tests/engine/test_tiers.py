@@ -12,9 +12,10 @@ from torch import Tensor
 
 import lmc
 from helpers import make, model_for, parts_of, random_graph
+from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec, Run
+from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec
 from lmc.models import GCN, SAGE, Model, RecGCN
 from lmc.stores import Disk, FileRows, Placement, StagedTable, Store, Table, host_zeros, store
 from lmc.train.evaluate import evaluate_problem

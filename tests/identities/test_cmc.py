@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, worst_error
+from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import CMC, Run
+from lmc.methods import CMC
 from lmc.methods.cmc import drift, trust
 from lmc.models import GCN, GCNII, Model
 from lmc.stores import Placement
@@ -128,19 +129,19 @@ def test_trust_falls_with_the_error_of_the_tables_and_scales_halo_adjoints() -> 
     model = build("gcn", g)
     run = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
     run.refresh()
-    assert torch.equal(run.memo["R2"], torch.ones_like(run.memo["R2"]))
+    assert torch.equal(run.numbers["R2"], torch.ones_like(run.numbers["R2"]))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.3 * torch.randn(p.shape, dtype=p.dtype, generator=chance()))
     for batch in run.batches():
         run.accumulate(batch)
-    R2 = run.memo["R2"][2:]
+    R2 = run.numbers["R2"][2:]
     assert float(R2.max()) < 1
     # without any trust in the tables halo rows send nothing back: only core adjoints reach layer 1
-    run.memo["R2"].zero_()
+    run.numbers["R2"].zero_()
     batch = next(run.batches(0))
     distrusting = run.gradient(batch)
-    run.memo["R2"].fill_(1)
+    run.numbers["R2"].fill_(1)
     trusting = run.gradient(batch)
     assert not torch.allclose(distrusting["layers.0.lin.weight"], trusting["layers.0.lin.weight"])
     assert torch.equal(distrusting["layers.2.lin.weight"], trusting["layers.2.lin.weight"])
@@ -204,11 +205,11 @@ def test_under_batch_norm_few_halo_rows_are_trusted_further() -> None:
         for norm in ("layer", "batch")
     )
     for one, other in zip(plain.batches(0), normed.batches(0), strict=True):
-        assert one.beta is not None
-        assert other.beta is not None
+        assert one.coefficients is not None
+        assert other.coefficients is not None
         ratio = one.num_halo / one.num_core
         assert 0 < ratio < 10
-        assert torch.allclose(other.beta, one.beta * ratio / 10, rtol=1e-12)
+        assert torch.allclose(other.coefficients, one.coefficients * ratio / 10, rtol=1e-12)
 
 
 def test_state_holds_the_trust() -> None:
@@ -219,7 +220,7 @@ def test_state_holds_the_trust() -> None:
         run.accumulate(batch)
     twin = CMC(clusters_per_batch=2).bind(g, model, parts=parts_of(g))
     twin.load_state_dict(run.state_dict())
-    assert torch.equal(twin.memo["R2"], run.memo["R2"])
+    assert torch.equal(twin.numbers["R2"], run.numbers["R2"])
     assert imbalance(twin) < 1e-12
 
 

@@ -22,13 +22,14 @@ from helpers import (
     worst_error,
 )
 from lmc.diagnostics import estimated_errors, gradient_error, staleness
+from lmc.engine import Run
 from lmc.engine.exact import exact_adjoints, exact_states
 from lmc.errors import ConfigError
 from lmc.graph import Graph, gcn_norm
-from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, ClusterMethod, CMC4Rec, LMC4Rec, Run
+from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, ClusterMethod, CMC4Rec, LMC4Rec
 from lmc.models import Pass, RecGCN
 
-EXACT = {name: cls for name, cls in RECURRENT.items() if "exact with exact histories" in cls.facts}
+EXACT = {name: cls for name, cls in RECURRENT.items() if "exact with exact histories" in cls.traits.facts}
 DIVISIONS = [("metis", 4, 1, False), ("random", 4, 1, False), ("random", 7, 3, False), ("random", 7, 2, True)]
 
 
@@ -49,7 +50,7 @@ def bound(cls: type[ClusterMethod], g: Graph, model: RecGCN, **settings: object)
 
 
 @pytest.mark.parametrize(("multi_label", "sparse_features"), [(False, False), (True, True)])
-@pytest.mark.parametrize("name", [name for name, cls in RECURRENT.items() if "exact on one part" in cls.facts])
+@pytest.mark.parametrize("name", [name for name, cls in RECURRENT.items() if "exact on one part" in cls.traits.facts])
 def test_one_part_is_the_full_gradient(name: str, multi_label: bool, sparse_features: bool) -> None:
     g = random_graph(multi_label=multi_label, sparse_features=sparse_features)
     model = recgcn(g)
@@ -109,7 +110,7 @@ def test_histories_converge_geometrically(
             break
     rate = math.exp(math.log(far[-1] / far[0]) / (len(far) - 1))
     with capsys.disabled():
-        sys.stdout.write(f"\n{cls.title} {settings or ''}: error of H and V falls by {rate:.3f} a sweep\n")
+        sys.stdout.write(f"\n{cls.traits.title} {settings or ''}: error of H and V falls by {rate:.3f} a sweep\n")
     assert far[-1] < 1e-9
     assert all(b < 0.9 * a for a, b in pairwise(far))
     assert worst_error(sweep(run), full_gradient(g, model)) < 1e-7
@@ -225,13 +226,13 @@ def test_sse_drifts_to_the_fixed_point_and_its_adjoint_is_one_step() -> None:
             run.accumulate(batch)
     assert staleness(run).H[1] < 1e-6
     batch = next(run.batches())
-    found = run.method.local(run, batch, dropout=False)
+    found = run.method.solve(run.step(batch, keep=False, dropout=False))
     P, D = run.problem.P.to_dense()[batch.core][:, batch.core], (found.z > 0).double()
     h = found.z.relu().requires_grad_()
     core = batch.core
     losses = run.problem.row_losses(model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])  # type: ignore[arg-type]
     (G,) = torch.autograd.grad(losses.sum(), h)
-    torch.testing.assert_close(found.u, D * (P @ (D * G) @ model.W.detach() + G))
+    torch.testing.assert_close(found.v, D * (P @ (D * G) @ model.W.detach() + G))
 
 
 @pytest.mark.parametrize("how", ["metis", "random"])
@@ -261,9 +262,10 @@ def test_exact_passes_by_chunks_are_those_of_the_whole() -> None:
     run = bound(LMC4Rec, g, recgcn(g))
     whole: list[Tensor] = []
     for chunks in ([slice(0, 40)], [slice(0, 15), slice(15, 40)], [torch.arange(0, 40, 2), torch.arange(1, 40, 2)]):
-        (states,) = (table for _, table in exact_states(run.problem, chunks, lambda _, width: run.table(width)))
+        (states,) = (table for _, table in exact_states(run.problem, chunks, lambda _, width: run.problem.table(width)))
         (adjoints,) = (
-            table for _, table in exact_adjoints(run.problem, chunks, [states], lambda _, width: run.table(width))
+            table
+            for _, table in exact_adjoints(run.problem, chunks, [states], lambda _, width: run.problem.table(width))
         )
         found = torch.cat([states.data(), adjoints.data()])
         if whole:

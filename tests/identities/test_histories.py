@@ -19,9 +19,10 @@ from helpers import (
     total_error,
     worst_error,
 )
+from lmc.engine import Problem, Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_logits, exact_states
 from lmc.graph import Aggregation, Graph, gcn_norm
-from lmc.methods import GAS, GraphFM, HistoryMethod, LMC4Conv, Problem, Run
+from lmc.methods import GAS, GraphFM, HistoryMethod, LMC4Conv
 from lmc.models import GCN, Model, Pass
 from lmc.stores import Device, Placement, Table
 
@@ -179,7 +180,7 @@ def tables(problem: Problem, chunks: list) -> tuple[list[Tensor], dict[int, Tens
     H = [table for _, table in exact_states(problem, chunks, new)]
     V = {l: table.data() for l, table in exact_adjoints(problem, chunks, H, new)}
     logits = torch.empty(problem.graph.num_nodes, problem.graph.num_classes, dtype=torch.float64)
-    for rows, values in exact_logits(problem, chunks, H[-1]):
+    for rows, values in exact_logits(problem, chunks, H[-1:]):
         logits[rows] = values
     return [t.data() for t in H], V, logits
 

@@ -201,7 +201,7 @@ def test_control_variates_reduce_the_variance() -> None:
                 optimizer.zero_grad()
                 run.accumulate(batch)
                 optimizer.step()
-        errors[method.name] = sum(measured) / len(measured)
+        errors[method.traits.name] = sum(measured) / len(measured)
     assert errors["vrgcn"] < 0.85 * errors["graphsage"]
 
 
@@ -222,7 +222,7 @@ def test_the_variance_of_an_aggregation_goes_with_the_age_of_its_history() -> No
         exact, errors = run.problem.P.to_dense() @ t, []
         for epoch in range(20):
             for batch in run.batches(epoch):
-                P = run.method.operator(run, batch, 3, keep=False)
+                P = run.method.operator(run.step(batch, keep=False, dropout=False), 3)
                 errors.append((P(t[batch.ext[: P.num_inputs]]) - exact[batch.core]).square().mean())
         off[label] = float(torch.stack(errors).mean())
     assert off["new"] < 1e-25
@@ -389,7 +389,7 @@ def test_everything_sampled_is_the_full_gradient_of_every_kind_of_data(
 ) -> None:
     g = random_graph(multi_label=multi_label, sparse_features=sparse_features)
     # where edges come and go P X is not constant: CMC completes the messages of halo rows if they are encoded first
-    model = make(model_for(method.name, "gcn-linear-in-out"), g)
+    model = make(model_for(method.traits.name, "gcn-linear-in-out"), g)
     run = method.bind(g, model, parts_for(method, g))
     run.refresh()
     assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
@@ -404,7 +404,7 @@ def test_the_gradient_error_is_measured_against_the_same_losses(name: str) -> No
     run.refresh()
     batch = next(run.batches())
     got = run.gradient(batch)
-    if run.method.grad_from_all_rows:
+    if run.method.traits.grad_from_all_rows:
         exact = gradient_of_nodes(g, model, weights_of(batch, g))
     else:
         oracle = BackwardSGD(clusters_per_batch=1).bind(g, model, run_parts(batch, g))
@@ -541,5 +541,5 @@ def test_samples_are_drawn_on_the_gpu(name: str) -> None:
 
 def test_every_sampling_method_is_here() -> None:
     divided = {"full", "backward-sgd", "cluster", "gas", "fm", "lmc", "cmc"}
-    here = {method.name for method in SAMPLED.values()}
+    here = {method.traits.name for method in SAMPLED.values()}
     assert {name for name in CONVOLUTIONAL if name not in divided} <= here

@@ -89,10 +89,10 @@ def test_the_recommended_method_trains_the_model() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_names_and_descriptions_are_there(name: str) -> None:
     cls = METHODS[name]
-    assert cls.name == name
-    assert cls.title
-    assert cls.paper
-    assert cls.outside
+    assert cls.traits.name == name
+    assert cls.traits.title
+    assert cls.traits.paper
+    assert cls.traits.outside
 
 
 def test_more_clusters_than_parts_of_an_assignment_are_refused() -> None:

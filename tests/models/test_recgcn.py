@@ -211,7 +211,7 @@ def test_a_solve_that_fails_is_reported_and_counted() -> None:
     assert [e.solver["unconverged"] for e in record.epochs if e.solver] == [2, 2]
 
 
-@pytest.mark.parametrize("method", [FullBatch(), LMC4Rec(4, 1)], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [FullBatch(), LMC4Rec(4, 1)], ids=lambda m: m.traits.name)
 def test_a_graph_without_features_learns_embeddings(method: Method) -> None:
     base = random_graph()
     n = base.num_nodes

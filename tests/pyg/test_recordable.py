@@ -74,7 +74,7 @@ def test_native_models_are_recorded_unless_they_solve_a_fixed_point() -> None:
 @pytest.mark.parametrize(
     "method",
     [FullBatch(), *[m(clusters_per_batch=2) for m in (ClusterGCN, GAS, GraphFM, LMC4Conv, CMC)]],
-    ids=lambda m: m.name,
+    ids=lambda m: m.traits.name,
 )
 def test_replayed_steps_of_a_wrapped_network_equal_eager_steps(name: str, method: Method) -> None:
     g = random_graph()

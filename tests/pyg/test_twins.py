@@ -81,7 +81,7 @@ def test_logits_agree(name: str) -> None:
 @pytest.mark.parametrize(
     "method",
     [FullBatch(), BackwardSGD(clusters_per_batch=1), LMC4Conv(alpha=0.0, clusters_per_batch=1)],
-    ids=lambda m: m.name,
+    ids=lambda m: m.traits.name,
 )
 def test_gradients_agree(name: str, method: Method) -> None:
     theirs, ours, names = twins(name)

@@ -227,7 +227,7 @@ def test_cmc_refuses_convolutions_that_are_not_linear(name: str) -> None:
         CMC().bind(G, model, parts_of(G))
 
 
-@pytest.mark.parametrize("method", [GAS, GraphFM, ClusterGCN, LMC4Conv], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [GAS, GraphFM, ClusterGCN, LMC4Conv], ids=lambda m: m.traits.name)
 @pytest.mark.parametrize("name", ALL)
 def test_every_method_gives_the_gradient_of_pyg_on_one_part(method: Any, name: str) -> None:
     network = build(name)
@@ -296,13 +296,13 @@ def test_gradient_errors_are_ordered_as_the_methods_promise(name: str) -> None:
         *[m(clusters_per_batch=1) for m in (BackwardSGD, ClusterGCN, GAS, GraphFM)],
         LMC4Conv(alpha=0.0, clusters_per_batch=1),
     ],
-    ids=lambda m: m.name,
+    ids=lambda m: m.traits.name,
 )
 def test_wrapped_networks_give_the_gradients_of_native_models(network: Any, own: Any, method: Method) -> None:
     # SAGE under GraphFM: the native states, which take the momentum step, also contain the node's own part. This makes
     # no difference in layer 1, which reads the features, or in the last layer, whose halo rows are not read. So two
     # layers agree and three do not.
-    L = 2 if method.name == "fm" and isinstance(own(2), SAGE) else 3
+    L = 2 if method.traits.name == "fm" and isinstance(own(2), SAGE) else 3
     # at fixed parameters, because the two store their states at different places, before and after the weights
     theirs, ours = scrambled(network(L)), own(L).double()
     names = {

@@ -23,7 +23,7 @@ def coefficients(data: Data, method: lmc.methods.GraphSAINT) -> list[tuple[np.nd
     for seed in range(SEEDS):
         run = method.bind(graph, lmc.models.GCN(6, 7, 4).double(), device="cpu", seed=seed)
         back = run.clusters.order.argsort()
-        known = run.prepared
+        known = run.source.prepared
         found.append((known.importance[back].numpy(), known.blocks.P.to_dense()[back][:, back].numpy()))
     return found
 

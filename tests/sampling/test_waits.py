@@ -50,7 +50,7 @@ def test_a_draw_synchronises_once_per_hop(
 ) -> None:
     g = random_graph()
     run = method.bind(g, GCN(6, 7, 4, num_layers=layers))
-    draws, reads, read = method.draw(run, 0, 0), [], neighbours.read
+    draws, reads, read = run.source.epoch(0, 0), [], neighbours.read
     next(draws)  # the first draw of an epoch also prepares the epoch
     monkeypatch.setattr(neighbours, "read", lambda sizes: reads.append(sizes) or read(sizes))
     with Waits() as waits:

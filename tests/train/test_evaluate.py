@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 import lmc
 from helpers import hand_graph
+from lmc.engine import Problem
 from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, gcn_norm
-from lmc.methods import Problem
 from lmc.stores import Placement
 from lmc.train.evaluate import evaluate_problem
 

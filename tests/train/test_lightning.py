@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from helpers import parts_of, random_graph
+from lmc.engine import Run
 from lmc.errors import ConfigError
-from lmc.methods import LMC4Conv, Run
+from lmc.methods import LMC4Conv
 from lmc.models import GCN
 from lmc.train.lightning import data_module
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from helpers import parts_of, random_graph
-from lmc.methods import LMC4Conv, Run
+from lmc.engine import Run
+from lmc.methods import LMC4Conv
 from lmc.models import GCN
 from lmc.train.lightning import data_module
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import lmc
+from lmc.engine import Run
 from lmc.errors import Interrupted
-from lmc.methods import GAS, Run
+from lmc.methods import GAS
 from lmc.train import Settings, adam, checkpoint, train, train_epoch
 
 

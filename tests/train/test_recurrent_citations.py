@@ -11,9 +11,9 @@ from statistics import fmean
 
 import pytest
 import torch
-from lmc.bench.recurrent import RecurrentSetup, time_recurrent
 
 import lmc
+from experiments.recurrent import RecurrentSetup, time_recurrent
 from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, CMC4Rec, LMC4Rec
 from lmc.models import RecGCN
 from lmc.train import train_epoch
@@ -40,9 +40,9 @@ def test_lmc4rec_is_within_a_point_of_backward_sgd(
             model = RecGCN(g.num_features, 128, g.num_classes, seed=seed)
             method = cls(10, 2, partition=how)
             records.append(lmc.fit(g, model, method, epochs=40, lr=lr, seed=seed))
-        tests[cls.title] = fmean(r.test or 0.0 for r in records)
-        curves[cls.title] = [fmean(r.epochs[e].loss for r in records) for e in range(40)]
-        tenth[cls.title] = curves[cls.title][9]
+        tests[cls.traits.title] = fmean(r.test or 0.0 for r in records)
+        curves[cls.traits.title] = [fmean(r.epochs[e].loss for r in records) for e in range(40)]
+        tenth[cls.traits.title] = curves[cls.traits.title][9]
     apart = fmean(abs(a - b) for a, b in zip(*curves.values(), strict=True)) / fmean(curves["Backward SGD"])
     with capsys.disabled():
         sys.stdout.write(
@@ -69,7 +69,7 @@ def errors_of_V(data_dir: Path, name: str, how: str, dropout: float, methods: tu
                 if epoch % 8 == 7:
                     probe = lmc.diagnostics.EstimateProbe(run)
                     measured += [probe(batch).V for batch in run.batches(epoch + 1)]
-        found[cls.title] = fmean(measured)
+        found[cls.traits.title] = fmean(measured)
     return found
 
 

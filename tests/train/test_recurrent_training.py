@@ -33,7 +33,7 @@ def test_the_record_contains_figures_of_the_solver() -> None:
     assert lmc.fit(g, GCN(6, 8, 4), FullBatch(), epochs=1, device="cpu").epochs[0].solver is None
 
 
-@pytest.mark.parametrize("method", [LMC4Rec(4, 1), CMC4Rec(4, 1), SSE(4, 1), FullBatch()], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [LMC4Rec(4, 1), CMC4Rec(4, 1), SSE(4, 1), FullBatch()], ids=lambda m: m.traits.name)
 def test_a_resumed_run_ends_as_one_that_was_not_stopped(method: Method, tmp_path: Path) -> None:
     g = random_graph()
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from torch import Tensor
 
 from lmc.diagnostics import EstimateProbe, GradientProbe
+from lmc.engine import Run
 from lmc.errors import Interrupted
 from lmc.graph import Batch, Graph
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
 from lmc.models import Model
 from lmc.results import EpochRecord, ErrorRecord, append_line
 from lmc.stores import Placement

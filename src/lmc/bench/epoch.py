@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from lmc.bench.measure import allocated_bytes, elapsed_ms, wait
 from lmc.diagnostics import peak_bytes
+from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
-from lmc.methods import Method, Run
+from lmc.methods import Method
 from lmc.models import GCN, GCNII, Model, RecGCN
 from lmc.stores import Placement
 from lmc.train import adam, train_epoch, train_step

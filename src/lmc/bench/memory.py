@@ -14,8 +14,9 @@ from torch import Tensor
 from lmc.bench.epoch import WHOLE, Setup, build
 from lmc.bench.measure import allocated_bytes, free
 from lmc.diagnostics import divide, peak_bytes, plan
+from lmc.engine import Run
 from lmc.graph import Graph, live_tensors
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method, Run
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
 from lmc.stores import Placement
 from lmc.train import adam, train_step
 
@@ -126,7 +127,7 @@ def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
 
 
 def _keeps(run: Run) -> bool:
-    return run.keeps_batches and isinstance(run.method, ClusterMethod | FullBatch)
+    return run.source.kept and isinstance(run.method, ClusterMethod | FullBatch)
 
 
 def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, int]]:

@@ -25,10 +25,11 @@ from typing import Any, cast
 import torch
 
 from lmc.bench.measure import fastest_ms
-from lmc.engine.recurrent import operator_of, recurrent_model, split
+from lmc.engine import Run
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Aggregation, Batch, spmm
-from lmc.methods import Run
+from lmc.methods.recurrent import inside, operator_of
+from lmc.models import recurrent_model
 from lmc.models.equilibrium import Equilibrium
 from lmc.models.recurrent import with_tolerance
 
@@ -101,8 +102,7 @@ def _layer_bytes(run: Run, batch: Batch, l: int, a: int, b: int, item: int) -> i
 
 def solved_block(batch: Batch) -> CSR:
     """The matrix among the rows that a recurrent model's step solves for."""
-    P = operator_of(batch)
-    return split(P.forward, P.num_outputs)[0]
+    return inside(operator_of(batch).forward, batch)
 
 
 def matrices_of(run: Run, batches: Sequence[Batch]) -> list[CSR]:

@@ -14,7 +14,7 @@ from lmc.cli.spec import METHODS, MODELS, Option, method_options, model_options,
 from lmc.data import describe
 from lmc.engine.problem import Problem
 from lmc.graph import Graph
-from lmc.methods import DropEdge, Method
+from lmc.methods import DropEdge, Method, Traits
 from lmc.models import GCN
 from lmc.stores import Placement
 
@@ -94,20 +94,22 @@ def _value(value: object) -> str:
 
 
 def _add(table: Table, name: str, cls: type[Method], histories: str) -> None:
+    traits = cls.traits
     table.add_row(
-        f"[bold]{name}[/bold]\n{cls.title}\n{cls.paper}",
-        cls.outside,
-        "\n".join(sorted(cls.facts)) or "none",
-        f"models: {_models(cls)}\nhistories: {histories}\nrows: {cls.step_rows}",
+        f"[bold]{name}[/bold]\n{traits.title}\n{traits.paper}",
+        traits.outside,
+        "\n".join(sorted(traits.facts)) or "none",
+        f"models: {_models(traits)}\nhistories: {histories}\nrows: {traits.step_rows}",
     )
 
 
-def _models(cls: type[Method]) -> str:
-    if not cls.trains_convolutional:
+def _models(traits: Traits) -> str:
+    recurrent = "recurrent" in traits.trains
+    if "layered" not in traits.trains:
         return "recurrent"
-    if cls.accepts == "any":
-        return "any" if cls.trains_recurrent else "any but recurrent"
-    return f"{cls.accepts}, recurrent" if cls.trains_recurrent else cls.accepts
+    if traits.accepts == "any":
+        return "any" if recurrent else "any but recurrent"
+    return f"{traits.accepts}, recurrent" if recurrent else traits.accepts
 
 
 def _histories(method: Method) -> str:
@@ -115,4 +117,4 @@ def _histories(method: Method) -> str:
     ends, path = torch.arange(3), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
     graph = Graph.from_edges(path, torch.eye(3), ends, train=ends == 0, val=ends == 1, test=ends == 2)
     problem = Problem.of(graph, GCN(3, 2, 3, num_layers=3), Placement(device="cpu"))
-    return ", ".join(name for name, layers in method.keeps(problem).items() if layers) or "none"
+    return ", ".join(name for name, layers in method.tables(problem).items() if layers) or "none"

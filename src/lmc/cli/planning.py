@@ -71,7 +71,9 @@ def planned(
 
 def _largest(division: Division, model: Model, method: Method, placement: Placement, limit: int) -> Method:
     if not isinstance(method, ClusterMethod):
-        raise ConfigError(f"expected a method with parts for --clusters auto (got {method.title}): use --method cmc")
+        raise ConfigError(
+            f"expected a method with parts for --clusters auto (got {method.traits.title}): use --method cmc"
+        )
     c = largest_clusters(division, model, method, limit, placement)
     if c is None:
         smallest = dataclasses.replace(method, clusters_per_batch=1)

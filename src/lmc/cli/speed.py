@@ -180,7 +180,7 @@ def labels_for(model: str, methods: dict[str, Method]) -> list[str]:
         name = label.partition(":")[0]
         replaced = _RECURRENT.get(name, name) if model == "recgcn" else name
         cls = METHODS[replaced]
-        if not (cls.trains_recurrent if model == "recgcn" else cls.trains_convolutional):
+        if ("recurrent" if model == "recgcn" else "layered") not in cls.traits.trains:
             continue
         if not isinstance(method, ClusterMethod):
             raise ConfigError(f"expected methods whose batches are parts of the graph (got {label}): drop it")

@@ -12,8 +12,9 @@ from lmc.cli.console import console, device_name, facts, file_name, percent, sec
 from lmc.cli.options import clusters_of
 from lmc.cli.planning import held_to, parse_memory, planned
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto, split_spec
+from lmc.engine import Run
 from lmc.graph import Graph
-from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method, Run
+from lmc.methods import ClusterMethod, FullBatch
 from lmc.partition import quality
 from lmc.results import RunRecord, read_run
 from lmc.stores import Placement
@@ -78,7 +79,7 @@ def train_command(
 def run_facts(run: Run) -> list[tuple[str, str]]:
     """Names and values that describe a bound run."""
     model = run.problem.model
-    lines = [("graph", repr(run.graph)), ("method", _title(run.method))]
+    lines = [("graph", repr(run.graph)), ("method", _title(run))]
     if isinstance(run.method, ClusterMethod):
         lines += division_facts(run)
     elif not isinstance(run.method, FullBatch):
@@ -110,10 +111,9 @@ def division_facts(run: Run) -> list[tuple[str, str]]:
     return [("batches", batches + ", redrawn every epoch" * clusters.redraw), ("partition", partition)]
 
 
-def _title(method: Method) -> str:
-    if isinstance(method, DropEdge):
-        return f"{method.inner.title}, {percent(method.p)} of the edges left out anew every epoch"
-    return method.title
+def _title(run: Run) -> str:
+    dropped = "" if run.schedule is None else f", {percent(run.schedule.p)} of the edges left out anew every epoch"
+    return run.method.traits.title + dropped
 
 
 def _tier_names(tiers: dict[str, str]) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from lmc.engine import Run
 from lmc.graph import CSR, Aggregation, Batch
-from lmc.methods import Run
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmc.diagnostics.staleness import relative_error
+from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
+from lmc.engine.recurrent import rules_of
 from lmc.graph import Batch
-from lmc.methods import Run
 from lmc.models import modes_kept
 from lmc.stores import Table
 
@@ -31,7 +32,7 @@ class EstimateProbe:
         problem = run.problem
 
         def make(_: int, width: int) -> Table:
-            return problem.placement.tier.table(problem.graph.num_nodes, width, problem.dtype, problem.device)
+            return problem.table(width)
 
         chunks = chunks_of(problem)
         ((_, self._Z),) = exact_states(problem, chunks, make)
@@ -41,9 +42,9 @@ class EstimateProbe:
         """The errors of ``batch``, without dropout; nothing is changed."""
         c = batch.num_core
         with modes_kept(self.run.problem.model):
-            found = self.run.method.local(self.run, batch, dropout=False)
+            found = rules_of(self.run.method).solve(self.run.step(batch, keep=False, dropout=False))
         Z, V = self._Z.pull(batch.rows), self._V.pull(batch.rows)
-        return EstimatedErrors(relative_error(found.z[:c].relu(), Z.relu()), relative_error(found.u[:c], V))
+        return EstimatedErrors(relative_error(found.z[:c].relu(), Z.relu()), relative_error(found.v[:c], V))
 
 
 def estimated_errors(run: Run, batch: Batch) -> EstimatedErrors:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmc.engine import Run
 from lmc.graph import Batch
-from lmc.methods import BackwardSGD, FullBatch, Run
+from lmc.methods import BackwardSGD, FullBatch
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class GradientProbe:
         estimate = self.run.gradient(batch)
         whole = next(self._full.batches())
         full = self._full.gradient(whole)
-        if self.run.method.grad_from_all_rows:
+        if self.run.method.traits.grad_from_all_rows:
             exact = self._full.gradient(self._losses_of(batch, whole))
         else:
             exact = self._backward_sgd.gradient(self._backward_sgd.make_batch(batch.rows, batch.weight))

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from lmc.diagnostics.probe import BatchSize, Probe, batch_sizes, probe
+from lmc.engine import Problem
+from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method, Problem
+from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method
 from lmc.models import Model
 from lmc.sampling import Clusters
 from lmc.stores import Placement
@@ -74,7 +76,7 @@ def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
         return Division(graph, torch.zeros(graph.num_nodes, dtype=torch.int64), seed)
     if not isinstance(method, ClusterMethod) or isinstance(method, BackwardSGD):
         raise ConfigError(
-            f"expected a method whose batches are parts of the graph and their neighbours (got {method.title}): "
+            f"expected a method whose batches are parts of the graph and their neighbours (got {method.traits.title}): "
             "a plan needs one, e.g. --method cmc"
         )
     return Division(graph, method.parts_of(graph, seed), seed)
@@ -144,15 +146,15 @@ def _transfers(graph: Graph, found: Probe) -> list[Item]:
     run = found.run
     if not found.transfers:
         return []
-    recorded = found.recorded_transfers if run.keeps_batches and run.records else 0
-    index = run.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
+    recorded = found.recorded_transfers if run.source.kept and run.pipeline.records else 0
+    index = run.pipeline.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
     return [Item("rows in transfer", "device", found.transfers + recorded + index)]
 
 
 def _batches(graph: Graph, found: Probe, times_largest: float) -> list[Item]:
     """Kept batches, together so many times as large as the largest; or the one that is prepared during a step."""
     run, problem = found.run, found.run.problem
-    if not run.keeps_batches:
+    if not run.source.kept:
         prepared = problem.device.type == "cuda" or found.transfers > 0
         return [Item("the next batch", "device", found.batch)] if prepared else []
     size = round(found.batch * times_largest)
@@ -201,7 +203,7 @@ def changes(
     features: list[Change] = [("features", tier) for tier in tiers if not (sparse and tier == "disk")]
     rebuild: list[Change] = [("keep_batches", False)]
     structure: list[Change] = []
-    if on_gpu and placement.structure == "device" and method.reads_batches_alone(model):
+    if on_gpu and placement.structure == "device" and kind_of(model).reads_batches_only:
         structure = [("structure", "host")]
     single = [*history, *(rebuild if placement.keep_batches else ()), *features, *structure]
     tables = [*history[-1:], *features[-1:]]

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from lmc.diagnostics.cost import peak_bytes
+from lmc.engine import Run
 from lmc.graph import CSR, Batch, Graph, live_tensors
 from lmc.graph.csr import row_entries
-from lmc.methods import ClusterMethod, Method, Run
+from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
 from lmc.sampling import Clusters
 from lmc.stores import Placement
@@ -124,7 +125,8 @@ def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placem
         run.accumulate(batch)
         model.zero_grad(set_to_none=True)
     step = peak_bytes(lambda: run.accumulate(batch if kept else run.make_batch(rows, 1.0)), run.problem.device)
-    return Probe(step, batch_bytes(batch), run.staging.device_bytes[0], run.staging.recording_bytes, run)
+    staging = run.pipeline.staging
+    return Probe(step, batch_bytes(batch), staging.device_bytes[0], staging.recording_bytes, run)
 
 
 def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from lmc.engine.kinds import Kind
 from lmc.errors import ConfigError
 from lmc.models import Model
 
 
-def row_type(precision: str, model: Model, device: torch.device) -> torch.dtype:
+def row_type(precision: str, model: Model, kind: Kind, device: torch.device) -> torch.dtype:
     """The type of rows, tables and P for a model on a device; refuses what would not be trained well."""
     parameters = next(model.parameters()).dtype
     if precision == "float32":
@@ -20,7 +21,7 @@ def row_type(precision: str, model: Model, device: torch.device) -> torch.dtype:
         raise ConfigError(
             f'expected float32 parameters for precision="bfloat16" (got {parameters}): convert with model.float()'
         )
-    why = _obstacle(model)
+    why = kind.bfloat16_obstacle(model)
     if why:
         raise ConfigError(f'expected precision="float32" for {type(model).__name__} (got "bfloat16"): {why}')
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
@@ -29,22 +30,3 @@ def row_type(precision: str, model: Model, device: torch.device) -> torch.dtype:
             f'{torch.cuda.get_device_name(device)}): it has no bfloat16 products; use precision="float32"'
         )
     return torch.bfloat16
-
-
-def _obstacle(model: Model) -> str | None:
-    if model.recurrent:
-        return "a fixed point is solved to a tolerance far below the rounding of its rows"
-    if model.owns_forward:
-        return "a network of PyG convolutions multiplies rows with its own float32 parameters"
-    if not model.linear:
-        return "its aggregation takes differences or exponentials of rows, which enlarge their rounding"
-    return None
-
-
-def check_precision(precision: str, rounds: bool, title: str) -> None:
-    """Refuse a method whose sampling weighs the entries of P, which would be drawn and scaled from rounded ones."""
-    if precision == "bfloat16" and not rounds:
-        raise ConfigError(
-            f'expected precision="float32" for {title} (got "bfloat16"): it weighs sampled entries of P by sums of '
-            "them; use a method of clusters, such as CMC"
-        )

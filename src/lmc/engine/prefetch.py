@@ -39,7 +39,7 @@ class Lookahead:
         """Called once it is."""
 
 
-class Drawing(Lookahead):
+class ConcurrentDraw(Lookahead):
     """On a GPU: while a step is launched and runs, a second thread draws the next batch on a stream of its own.
 
     The draw sees all that was asked of the device before the step, and all that is asked after the step sees the draw,

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Literal
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lmc.engine.exact import chunks_of, cut
 from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
+from lmc.engine.kinds import Kind, kind_of
 from lmc.engine.precision import row_type
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, offload
+from lmc.methods.protocol import Cut
 from lmc.models import Model, Operator, Pass
-from lmc.stores import Placement, Table
-
-Cut = Literal["before", "after"]
-At = Callable[[int, Callable[[Operator], Tensor]], Tensor]
-"""(l, layer) -> the state of layer l to go on with, where ``layer(P)`` computes it with the operator P."""
+from lmc.stores import Placement, Rows, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +56,7 @@ class Problem:
         graph: Graph,
         model: Model,
         placement: Placement,
-        aggregate: bool = True,
+        precompute: bool = True,
         cut: Cut = "before",
         swap_dropout: bool = False,
         order: Tensor | None = None,
@@ -73,9 +71,9 @@ class Problem:
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
         device = placement.training_device
         model.to(device)
-        wide, rows = next(model.parameters()).dtype, row_type(placement.precision, model, device)
+        wide, rows = next(model.parameters()).dtype, row_type(placement.precision, model, kind_of(model), device)
         dtype = wide if isinstance(graph.x, CSR) else rows
-        aggregated = aggregate and (model.constant_input or (swap_dropout and model.aggregates_features))
+        aggregated = precompute and (model.constant_input or (swap_dropout and model.aggregates_features))
         both = aggregated and model.keeps_features
         tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
@@ -93,6 +91,11 @@ class Problem:
             placed = [offload(matrix, device) for matrix in placed] if far else placed
         matrices = tuple(Extractor(matrix) for matrix in placed)
         return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """How the model's passes go."""
+        return kind_of(self.model)
 
     def on(self, kind: int) -> Problem:
         """The same with another of its matrices as P."""
@@ -148,23 +151,10 @@ class Problem:
         """The features as a table, where they lie on a slower tier."""
         return None if isinstance(self.X, Tensor | CSR) else self.X
 
-    def forward(self, x: Tensor | CSR, p: Pass, at: At) -> Tensor:
-        """Logits from what :meth:`inputs` gives; the state of every layer is what ``at`` makes of it."""
-        if self.model.owns_forward:
-            return self.model.run_forward(x, p, at)
-        s = h0 = self.encode(x, p)
-        for l in range(1, self.model.num_layers + 1):
-            s = at(l, partial(self._advance, l, s, p, h0))
-        assert isinstance(s, Tensor)
-        return self.finish(s, p)
-
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0, in the type of the rows; features that are sparse, and not transformed, as they are."""
         h0 = self.model.encode(x, p)
         return h0 if isinstance(h0, CSR) else h0.to(self.dtype)
-
-    def _advance(self, l: int, s: Tensor | CSR, p: Pass, h0: Tensor | CSR, P: Operator) -> Tensor:
-        return self.advance(l, s, P, p, h0)
 
     def advance(self, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
@@ -180,6 +170,19 @@ class Problem:
         """Logits from the state of layer L."""
         h = self.model.layer(self.model.num_layers).activate(s, p) if self.cut == "before" else s
         return self.model.decode(h, p)
+
+    def aggregate(self, read: Callable[[Rows], Tensor | CSR], width: int) -> Table:
+        """P t as a table, chunk by chunk; ``read`` gives rows of t."""
+        table = self.table(width)
+        for rows in chunks_of(self):
+            chunk = cut(self, rows, 1)
+            t = read(chunk.ext)
+            table.push(rows, chunk.operator(t.to_dense() if isinstance(t, CSR) else t))
+        return table
+
+    def table(self, width: int, dtype: torch.dtype | None = None) -> Table:
+        """A table of zeros where histories live, one row per node, by default in the dtype of the rows."""
+        return self.placement.tier.table(self.graph.num_nodes, width, dtype or self.dtype, self.device)
 
     def losses(self, logits: Tensor, batch: Batch) -> Tensor:
         """:meth:`row_losses` of the leading rows of a batch, each with its importance."""

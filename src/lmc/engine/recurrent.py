@@ -1,237 +1,172 @@
-"""One step on a recurrent model, for every method: what a method drops or compensates is in its operators alone.
+"""Recurrent models: steps by :mod:`lmc.methods.recurrent`, and exact passes as repeated local solves.
 
-The operator of a batch says which rows are solved for (its outputs) and which are read (its inputs). Columns beyond the
-rows solved for are the halo: its states and adjoints come from the histories and are held constant,
-
-    forward    Z = P_in H W^T + (P_out H[halo] W^T + b(X))                  (21)
-    backward   U = 1[Z > 0] * (P_in^T U W + (P_out^T V[halo] W + dL/dH))      (23)
-    gradients  from core rows alone                                          (24) (25)
-
-Both brackets are computed once and reused by the solver. The histories hold Z and U = dL/dZ: H = relu(Z) and its
-derivative are both read off Z, so one-hop neighbours suffice, and V needs no second mask. A method without a backward
-halo (GAS), or without any (Cluster-GCN, full batch), brings a smaller matrix and no other code.
+With one chunk an exact pass is one solve of the whole graph. With several it is block Gauss-Seidel: each chunk is
+solved with its neighbours held at the table's values, until a sweep finds every chunk solved already. Under the
+Perron-Frobenius condition both converge to the same point.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from lmc.engine import tally
+from lmc.engine.exact import Chunks, MakeTable, chunks_of
+from lmc.engine.kinds import Estimate
+from lmc.engine.layered import Layered
 from lmc.engine.problem import Problem
-from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, spmm
-from lmc.models import Model, Pass, Recurrent
-from lmc.models.equilibrium import Solves
+from lmc.errors import SolverWarning
+from lmc.graph import CSR, Batch, spmm
+from lmc.methods.protocol import Method, ProblemView, Widths
+from lmc.methods.recurrent import DefaultRules, RecurrentRules, solved_rows
+from lmc.models import Model, Pass, evaluating, recurrent_model
 from lmc.sampling import derive
 from lmc.solvers import Solution
-from lmc.stores import Rows
+from lmc.stores import Rows, Table
 
 if TYPE_CHECKING:
     from lmc.engine.run import Run
 
-SOLVES = "solves"
-_FIELDS = ("batches", "forward_steps", "backward_steps", "unconverged", "worst_residual")
+MAX_SWEEPS = 300
 
 
-def recurrent_model(model: Model) -> Recurrent:
-    """The model, where it is a recurrent one."""
-    if not isinstance(model, Recurrent):
-        raise ConfigError(
-            f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN, or derive yours from "
-            "lmc.models.Recurrent"
-        )
-    return model
+def rules_of(method: Method) -> RecurrentRules:
+    """What the method does on a recurrent model."""
+    if isinstance(method, RecurrentRules):
+        return method
+    return DefaultRules(method.traits.history_update_probability)
 
 
-def new_tally() -> dict[str, Tensor]:
-    """Solver steps and failures since the last :func:`take_tally`, kept with the run."""
-    return {SOLVES: torch.zeros(len(_FIELDS), dtype=torch.float64)}
+class RecurrentKind(Layered):
+    """One layer that is iterated to a fixed point."""
+
+    trained_as = "recurrent"
+    refusal = ("layers, such as GCN,", "LMC4Rec")
+    bracketed = False  # rows that are solved for are read twice
+    reads_batches_only = False
+
+    def bfloat16_obstacle(self, model: Model) -> str | None:
+        return "a fixed point is solved to a tolerance far below the rounding of its rows"
+
+    def records(self, problem: Problem) -> bool:
+        return False  # the host reads residuals
+
+    def first_layer(self, problem: Problem) -> str:
+        return "recurrent"
+
+    def tables(self, method: Method, problem: ProblemView) -> Widths:
+        return rules_of(method).recurrent_tables(problem)
+
+    def numbers(self) -> dict[str, Tensor]:
+        return tally.new_tally()
+
+    def rows_read(self, method: Method, batch: Batch) -> tuple[Rows, ...]:
+        return (*super().rows_read(method, batch), solved_rows(batch))  # the solver starts from the tables
+
+    def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
+        rules = rules_of(run.method)
+        updates = _updates_histories(run, batch, rules.q)
+        step = run.step(batch, keep and updates, dropout and (rules.q is None or not updates))
+        found = rules.solve(step)
+        if keep:
+            tally.count(run.numbers, found.solves)
+        if step.keep:
+            rules.remember(step, found)
+        return found.grads, found.loss
+
+    def fill_chunks(self, problem: Problem, chunks: Chunks) -> Chunks:
+        """By batches a fixed point would take many sweeps; as many rows as evaluation takes at once are quicker."""
+        return list(chunks_of(problem))
+
+    @torch.no_grad()
+    def states(self, problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
+        """The fixed point, from what the table holds."""
+        model, Z = recurrent_model(problem.model), make(1, problem.model.widths[0])
+
+        def solve(block: Block) -> Solution:
+            b = model.encode(problem.inputs(block.rows), Pass())
+            assert isinstance(b, Tensor)
+            if block.halo.numel():
+                b = b + spmm(block.outside, Z.pull(block.halo).clamp_min(0)) @ model.W.t()
+            return model.exact_equilibrium(block.inside, block.inside).states(b, Z.pull(block.rows))
+
+        with evaluating(model):
+            _sweep(problem, chunks, Z, solve)
+            yield 1, Z
+
+    def adjoints(
+        self, problem: Problem, chunks: Chunks, H: Sequence[Table], make: MakeTable
+    ) -> Iterator[tuple[int, Table]]:
+        """dL/dZ at the states H[0], from what the table holds."""
+        model, graph = recurrent_model(problem.model), problem.graph
+        (Z,), V = H, make(1, problem.model.widths[0])
+
+        def solve(block: Block) -> Solution:
+            z = Z.pull(block.rows).detach()
+            h = z.clamp_min(0).requires_grad_()
+            losses = problem.row_losses(model.decode(h, Pass()), graph.y[block.rows], graph.train[block.rows])
+            (G,) = torch.autograd.grad(losses.sum(), h)
+            if block.halo.numel():
+                G = G + spmm(block.outside, V.pull(block.halo)) @ model.W.detach()
+            return model.exact_equilibrium(block.inside, block.inside).adjoints(z, G, V.pull(block.rows))
+
+        with evaluating(model):
+            _sweep(problem, chunks, V, solve)
+            yield 1, V
 
 
-def take_tally(run: Run) -> dict[str, float] | None:
-    """Mean steps of the solves, how many did not converge, and the worst residual, since the last call; None where
-    nothing was solved."""
-    if SOLVES not in run.memo:
-        return None
-    counts = dict(zip(_FIELDS, run.memo[SOLVES].tolist(), strict=True))
-    if counts["batches"] == 0:
-        return None
-    run.memo[SOLVES].zero_()
-    return {
-        "forward_steps": counts["forward_steps"] / counts["batches"],
-        "backward_steps": counts["backward_steps"] / counts["batches"],
-        "unconverged": counts["unconverged"],
-        "worst_residual": counts["worst_residual"],
-    }
-
-
-def count(run: Run, solves: tuple[Solution, Solution] | None) -> None:
-    """Add the solves of one step to the run's tally."""
-    if solves is None:
-        return
-    steps, failures = [s.steps for s in solves], sum(not s.converged for s in solves)
-    tally = run.memo[SOLVES]
-    tally[:4] += tally.new_tensor([1, *steps, failures])
-    tally[4:].clamp_(min=max(s.residual for s in solves))
-
-
-def split(matrix: CSR, rows: int) -> tuple[CSR, CSR | None]:
-    """The columns of the rows solved for, and those of the halo where there are any."""
-    if matrix.num_cols == rows:
-        return matrix, None
-    return matrix.columns(rows)
-
-
-@dataclass(frozen=True, eq=False)
-class Local:
-    """What one batch gives: gradients and loss without b/c, and what they were made of.
-
-    Args:
-        rows: the rows solved for, core first.
-        z, u: their states and adjoints.
-        kept: what the histories of these rows become, by table.
-        solves: the solutions of the forward and of the backward equation; None where none was sought.
-    """
-
-    rows: Rows
-    z: Tensor
-    u: Tensor
-    grads: list[Tensor]
-    loss: Tensor
-    kept: dict[str, Tensor]
-    solves: tuple[Solution, Solution] | None = None
-
-
-def operator_of(batch: Batch) -> Aggregation:
-    """The one aggregation of the batch."""
-    P = batch.operators[0]
-    assert isinstance(P, Aggregation)
-    return P
-
-
-def solved_rows(batch: Batch) -> Rows:
-    """The rows that the batch's operator gives out: the core, or core and halo (backward SGD)."""
-    return batch.rows if batch.operators[0].num_outputs == batch.num_core else batch.ext
-
-
-def inputs(run: Run, batch: Batch, num: int) -> Tensor | CSR:
-    """Features of the rows solved for."""
-    if batch.x is not None:
-        assert isinstance(batch.x, CSR)
-        return batch.x.leading(num)
-    return run.problem.inputs(solved_rows(batch))
-
-
-def encoded(run: Run, batch: Batch, dropout: bool) -> tuple[Tensor, Pass]:
-    """b(X) of the rows solved for, with the pass it was made in."""
-    num = batch.operators[0].num_outputs
-    p = Pass(batch.num_core if num > batch.num_core else None, dropout=dropout, generator=run.generator)
-    b = recurrent_model(run.problem.model).encode(inputs(run, batch, num), p)
-    assert isinstance(b, Tensor)
-    return b, p
-
-
-def local(run: Run, batch: Batch, dropout: bool, warm: bool = True) -> Local:
-    """Solve a batch and differentiate; histories are read and not written.
-
-    ``warm``: the solver starts from the histories of the rows solved for, else from zero.
-    """
-    problem, model = run.problem, recurrent_model(run.problem.model)
-    run.prefetch(batch)
-    model.train()
-    P = operator_of(batch)
-    num, rows = P.num_outputs, solved_rows(batch)
-    b, p = encoded(run, batch, dropout)
-
-    def arriving() -> Tensor | None:
-        sums = run.method.outer_adjoints(run, batch)
-        return None if sums is None else sums @ model.W.detach()
-
-    ends = Solves(outer_adjoints=arriving, undo_drift=run.method.undoes_drift)
-    if warm:
-        ends.z_start, ends.v_start = run.H[1].pull(rows), run.V[1].pull(rows)
-    outer, ends.aged, ends.moved = run.method.outer_messages(run, batch)
-    h = model.equilibrium(b, split(P.forward, num)[0], split(P.backward, num)[0], outer, p, ends)
-    losses = problem.losses(model.decode(h, p), batch)
-    grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()))
-    assert ends.states is not None
-    assert ends.adjoints is not None
-    z, u = ends.states.value, ends.adjoints.value
-    loss = losses[: batch.num_core].sum().detach()
-    return Local(rows, z, u, list(grads), loss, {"H": z, "V": u}, (ends.states, ends.adjoints))
-
-
-class Answers:
-    """What a method answers about recurrent models, beside its operators; by default, as LMC4Rec and GAS do."""
-
-    trains_recurrent: ClassVar[bool] = False
-
-    @property
-    def history_update_probability(self) -> float | None:
-        """With dropout: the share q of steps without it, which alone update the histories; None where no message is
-        read from the histories, and every step drops out."""
-        return None
-
-    @property
-    def undoes_drift(self) -> bool:
-        """Whether adjoints from the histories are scaled to today's loss, by what the rows solved for show."""
-        return False
-
-    def keeps_recurrent(self, problem: Problem) -> dict[str, dict[int, int]]:
-        """The tables kept between steps: H[1] and V[1], the states Z and adjoints dL/dZ. Where no halo reads them, the
-        solver starts from them."""
-        width = problem.model.widths[0]
-        return {"H": {1: width}, "V": {1: width}}
-
-    def outer_states(self, run: Run, batch: Batch) -> Tensor | None:
-        """Messages from outside the rows solved for, summed: P_out H[halo]; None where nothing is outside."""
-        outside = split(operator_of(batch).forward, operator_of(batch).num_outputs)[1]
-        return None if outside is None else spmm(outside, run.H[1].pull(batch.halo).clamp_min(0))
-
-    def outer_messages(self, run: Run, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The messages from outside; the same, each times its age as a share of the core's; and the core's age. The
-        last two are None where states are taken as they were stored."""
-        return self.outer_states(run, batch), None, None
-
-    def outer_adjoints(self, run: Run, batch: Batch) -> Tensor | None:
-        """Adjoints from outside the rows solved for, summed: P_out^T V[halo], likewise."""
-        outside = split(operator_of(batch).backward, operator_of(batch).num_outputs)[1]
-        return None if outside is None else spmm(outside, run.V[1].pull(batch.halo))
-
-    def local(self, run: Run, batch: Batch, dropout: bool) -> Local:
-        """States, adjoints and gradients of a batch; no history is written."""
-        return local(run, batch, dropout)
-
-    def remember(self, run: Run, batch: Batch, found: Local) -> None:
-        """Write the histories after a step."""
-        for name, values in found.kept.items():
-            run.tables[name][1].push(found.rows, values)
-
-
-def check_share(q: float) -> None:
-    """A share of steps without dropout that keeps the histories alive."""
-    if not 0 < q <= 1:
-        raise ConfigError(f"expected q in (0, 1] (got {q}): histories need steps without dropout")
-
-
-def calm(run: Run, batch: Batch, q: float | None) -> bool:
-    """Whether this step runs without dropout and updates the histories; chance q, a matter of seed, epoch and slot."""
+def _updates_histories(run: Run, batch: Batch, q: float | None) -> bool:
+    """Whether this step runs without dropout and updates the histories: with probability q, decided by seed, epoch and
+    slot alone."""
     model = run.problem.model
     if q is None or model.dropout == model.input_dropout == 0:
         return True
-    return derive(run.seed, "calm", run.epoch, batch.slot) < q * 2**63
+    return derive(run.seed, "history update", run.epoch, batch.slot) < q * 2**63
 
 
-def estimate(run: Run, batch: Batch, keep: bool, dropout: bool) -> tuple[list[Tensor], Tensor]:
-    """Gradients and loss of a batch on a recurrent model, without b/c; with ``keep`` the solutions are pushed."""
-    q = run.method.history_update_probability
-    quiet = calm(run, batch, q)
-    found = run.method.local(run, batch, dropout and (q is None or not quiet))
-    if keep:
-        count(run, found.solves)
-    if keep and quiet:
-        run.method.remember(run, batch, found)
-    return found.grads, found.loss
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows of a chunk, the rows they read beside themselves, and the two parts of P."""
+
+    rows: Rows
+    halo: Tensor
+    inside: CSR
+    outside: CSR
+
+
+def blocks_of(problem: Problem, chunks: Chunks) -> list[Block]:
+    """P cut into chunks of rows; together they have P's non-zeros."""
+    n = problem.graph.num_nodes
+    whole = torch.empty(0, dtype=torch.int64, device=problem.device)
+    found = []
+    for rows in chunks:
+        if rows == slice(0, n):
+            return [Block(rows, whole, problem.P, problem.P)]
+        index = torch.arange(*rows.indices(n), device=problem.device) if isinstance(rows, slice) else rows
+        halo = problem.blocks.halo(index)
+        outside = problem.blocks.block(index, halo)
+        found.append(Block(rows, halo, problem.blocks.induced(index), outside))
+    return found
+
+
+def _sweep(problem: Problem, chunks: Chunks, table: Table, solve: Callable[[Block], Solution]) -> None:
+    """Solve every chunk in turn until none changes any more."""
+    blocks = blocks_of(problem, chunks)
+    for _ in range(MAX_SWEEPS):
+        settled = True
+        for block in blocks:
+            solution = solve(block)
+            table.push(block.rows, solution.value)
+            settled = settled and solution.steps == 1
+        if settled or len(blocks) == 1:
+            return
+    warnings.warn(
+        f"expected the sweeps over {len(blocks)} chunks to settle (got changes after {MAX_SWEEPS}): lower kappa",
+        SolverWarning,
+        stacklevel=2,
+    )

@@ -33,7 +33,7 @@ class Batch:
         weight: batches in an epoch, b/c: the factor of the appendix that makes a batch's gradient an estimate of
             the whole graph's.
         n_id: node numbers of core and halo rows in the user's graph.
-        beta: the convex combination coefficients of the halo rows, [num_halo, 1].
+        coefficients: one number per halo row, [num_halo, 1], for the method's own use; LMC4Conv's beta.
         fixed: whether the same object is used in every epoch.
         slot: the number of the batch in its epoch; a fixed batch keeps its number.
         graph: the graph in run order, for :meth:`to_data`.
@@ -49,7 +49,7 @@ class Batch:
     labelled: Tensor
     weight: float
     n_id: Tensor
-    beta: Tensor | None = None
+    coefficients: Tensor | None = None
     fixed: bool = False
     slot: int = 0
     graph: Graph | None = None

@@ -8,17 +8,12 @@ two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from lmc.graph import Batch
-from lmc.stores import BundleMember, DeviceTable, StagedTable, Table
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # no GPU build of torch, no Triton
-    triton = None
+from lmc.kernels.availability import tl, triton
 
 ROWS = 4
 """Rows a program serves."""
@@ -38,8 +33,8 @@ if triton is not None:
         return i, k, i[:, None] * d + k[None, :], node[:, None] * d + k[None, :], inside
 
     @triton.jit
-    def _news(  # type: ignore[no-untyped-def]
-        t_ptr, clean_ptr, T_ptr, ext_ptr, a_ptr, news_ptr, change_ptr, n, c, d,
+    def _difference(  # type: ignore[no-untyped-def]
+        t_ptr, clean_ptr, T_ptr, ext_ptr, a_ptr, delta_ptr, change_ptr, n, c, d,
         KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         i, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
@@ -47,7 +42,7 @@ if triton is not None:
         wide = a_ptr.dtype.element_ty
         T = tl.load(T_ptr + there, mask=inside, other=0.0).to(wide)
         t = tl.load(t_ptr + here, mask=inside, other=0.0).to(wide)
-        tl.store(news_ptr + here, t - a[None, :] * T, mask=inside)
+        tl.store(delta_ptr + here, t - a[None, :] * T, mask=inside)
         if KEEP:
             core = inside & (i < c)[:, None]
             clean = tl.load(clean_ptr + here, mask=core, other=0.0).to(wide)
@@ -55,13 +50,13 @@ if triton is not None:
             tl.store(T_ptr + there, clean, mask=core)
 
     @triton.jit
-    def _known(  # type: ignore[no-untyped-def]
-        M_ptr, A_ptr, ext_ptr, a_ptr, known_ptr, n, d, KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    def _base_sums(  # type: ignore[no-untyped-def]
+        M_ptr, A_ptr, ext_ptr, a_ptr, base_ptr, n, d, KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
     ):
         _, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
         a = tl.load(a_ptr + k, mask=k < d, other=0.0)
         M = tl.load(M_ptr + there, mask=inside, other=0.0)
-        tl.store(known_ptr + here, a[None, :] * M, mask=inside)
+        tl.store(base_ptr + here, a[None, :] * M, mask=inside)
         if KEEP:
             A = tl.load(A_ptr + here, mask=inside, other=0.0)
             tl.store(M_ptr + there, M + A, mask=inside)
@@ -130,21 +125,27 @@ if triton is not None:
         tl.store(out_ptr + at, v * tau[:, None], mask=inside)
 
 
-def available(*tables: Table) -> bool:
-    """Whether the kernels can work on these tables."""
-    return triton is not None and all(isinstance(t, DeviceTable) and t.data().is_cuda for t in tables)
+def read(
+    T: Tensor,
+    M: Tensor,
+    rows: Tensor,
+    t: Tensor,
+    clean: Tensor,
+    num_core: int,
+    sample: int,
+    drifts: bool,
+    sum_core: Callable[[Tensor], Tensor] | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """a M[rows], t - a T[rows] and R2; with ``sum_core``, T and M are updated.
 
-
-def delivered(batch: Batch, *tables: Table) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The rows and sums of ext that travelled here for this step, and their numbers among these, where the kernels can
-    work on them."""
-    travel = [t for t in tables if isinstance(t, StagedTable | BundleMember)]
-    if triton is None or not batch.core.is_cuda or len(travel) < len(tables):
-        return None
-    found = [t.delivered(batch.rows, batch.halo) for t in travel]
-    if found[0] is None or found[1] is None:
-        return None
-    return found[0], found[1], torch.arange(batch.num_core + batch.num_halo, device=batch.core.device)
+    Args:
+        T, M: the rows and the sums; ``rows`` says where those of ext stand in them.
+        sum_core: x -> P[ext, core] x; None: nothing is kept.
+    """
+    a, R2 = measure(clean, T, rows, num_core, sample, drifts)
+    delta, change = difference(t, clean, T, rows, a, num_core, keep=sum_core is not None)
+    A = None if sum_core is None else sum_core(change)
+    return base_sums(M, A, rows, a, t.dtype), delta, R2
 
 
 def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool) -> tuple[Tensor, Tensor]:
@@ -160,7 +161,7 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     return a, R2
 
 
-def scale(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) -> Tensor:
+def scale_halo(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) -> Tensor:
     """v with its halo rows times their trust (:func:`lmc.methods.cmc.trust`)."""
     v = v.contiguous()
     out, (grid, width) = torch.empty_like(v), _shape(v)
@@ -170,22 +171,24 @@ def scale(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) -> Tens
     return out
 
 
-def news(
+def difference(
     t: Tensor, clean: Tensor, T: Tensor, ext: Tensor, a: Tensor, num_core: int, keep: bool
 ) -> tuple[Tensor, Tensor]:
     """t - a T[ext], and clean_core - T[core], in float32 at least; with ``keep``, T[core] <- clean_core."""
     t, clean = t.contiguous(), clean.contiguous()
     out, change = torch.empty_like(t), t.new_empty(num_core, t.shape[1], dtype=_wide(t))
     grid, width = _shape(t)
-    _news[grid](t, clean, T, ext, a, out, change, t.shape[0], num_core, t.shape[1], KEEP=keep, ROWS=ROWS, WIDTH=width)
+    _difference[grid](
+        t, clean, T, ext, a, out, change, t.shape[0], num_core, t.shape[1], KEEP=keep, ROWS=ROWS, WIDTH=width
+    )
     return out, change
 
 
-def known(M: Tensor, A: Tensor | None, ext: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
+def base_sums(M: Tensor, A: Tensor | None, ext: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
     """a M[ext] as ``dtype``; given A, M[ext] += A afterwards."""
     out = M.new_empty(ext.numel(), M.shape[1], dtype=dtype)
     grid, width = _shape(out)
-    _known[grid](M, out if A is None else A, ext, a, out, *out.shape, KEEP=A is not None, ROWS=ROWS, WIDTH=width)
+    _base_sums[grid](M, out if A is None else A, ext, a, out, *out.shape, KEEP=A is not None, ROWS=ROWS, WIDTH=width)
     return out
 
 

@@ -1,9 +1,6 @@
 """Methods: one paper, one file. Each is an estimator of the gradient behind one interface."""
 
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run, StepStats
 from lmc.methods.backward_sgd import BackwardSGD
-from lmc.methods.base import ClusterMethod, HistoryMethod, Method
 from lmc.methods.cluster_gcn import ClusterGCN
 from lmc.methods.cmc import CMC
 from lmc.methods.cmc4rec import CMC4Rec
@@ -18,6 +15,7 @@ from lmc.methods.graph_saint import GraphSAINT
 from lmc.methods.ladies import LADIES
 from lmc.methods.lmc4conv import LMC4Conv
 from lmc.methods.lmc4rec import LMC4Rec
+from lmc.methods.protocol import ClusterMethod, HistoryMethod, Method, SamplingMethod, Traits
 from lmc.methods.shadow import ShaDow
 from lmc.methods.sign import SIGN
 from lmc.methods.sse import SSE
@@ -26,7 +24,7 @@ from lmc.models import Model
 from lmc.models import sign as sign_model
 
 METHODS: dict[str, type[Method]] = {
-    cls.name: cls
+    cls.traits.name: cls
     for cls in (
         FullBatch,
         BackwardSGD,
@@ -83,9 +81,8 @@ __all__ = [
     "LMC4Conv",
     "LMC4Rec",
     "Method",
-    "Problem",
-    "Run",
+    "SamplingMethod",
     "ShaDow",
-    "StepStats",
+    "Traits",
     "recommended",
 ]

@@ -1,14 +1,13 @@
-"""CMC4Rec: complete message compensation inside LMC4Rec, the library's own step beyond it.
+"""CMC4Rec: CMC's complete messages inside LMC4Rec's fixed points; this library's own.
 
-LMC4Rec holds the halo at its histories. CMC4Rec solves for it, together with the core: what a halo row hears from
-outside ext is not known row by row, but its SUM is, if sums are stored beside the rows. Tables Z and V, and
+LMC4Rec holds the states of the halo constant while it solves for the core. CMC4Rec solves for core and halo together;
+what comes from outside of both is held constant, and known completely, since the sums of all messages are stored beside
+the rows:
 
-    M = P relu(Z),   U = P^T V           kept true at all times, as in CMC
+    M = P H,   U = P^T V,   H = relu(Z)                       at all times
+    outside, forward:   M[ext] - P[ext, ext] H[ext]           outside, backward:   U[ext] - P^T[ext, ext] V[ext]
 
-    outer      O = M[ext] - P_ee relu(Z[ext])        what ext hears from outside, without touching the 2-hop ring
-    forward    Z_e = (P_ee H_e + O) W^T + b(X_e)     on core and halo, today's parameters for both
-    backward   the same with V, U and P^T
-    push       Z[core], V[core];  M[ext] += P[ext, core] (change of H[core]), U likewise
+After a step the core's rows are written, and what they change in the sums of ext. Gradients come from core rows alone.
 """
 
 from __future__ import annotations
@@ -19,20 +18,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.engine import recurrent
-from lmc.engine.problem import Problem
-from lmc.engine.recurrent_exact import blocks_of
-from lmc.engine.run import Run
-from lmc.graph import Aggregation, Batch, spmm
-from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
-from lmc.stores import Rows
+from lmc.graph import Aggregation, spmm
+from lmc.methods.protocol import (
+    EXACT_ON_ONE_PART,
+    EXACT_WITH_EXACT_HISTORIES,
+    ExactPasses,
+    HistoryMethod,
+    Layout,
+    ProblemView,
+    Step,
+    Traits,
+    Widths,
+)
+from lmc.methods.recurrent import (
+    LocalSolution,
+    OuterMessages,
+    RecurrentRules,
+    check_update_probability,
+    operator_of,
+)
 
-SUMS = {"H": "M", "V": "U"}
+SUMS_OF = {"H": "M", "V": "U"}
+"""The tables of rows, and the tables of their sums."""
 
 
 @dataclass(frozen=True)
-class CMC4Rec(HistoryMethod):
-    """LMC4Rec whose halo is solved for, with complete messages.
+class CMC4Rec(HistoryMethod, RecurrentRules):
+    """LMC4Rec that also solves for the halo, with complete messages.
 
     Args:
         q: as for LMC4Rec.
@@ -40,67 +52,58 @@ class CMC4Rec(HistoryMethod):
 
     q: float = 0.5
 
-    name: ClassVar[str] = "cmc4rec"
-    title: ClassVar[str] = "CMC4Rec"
-    paper: ClassVar[str] = "this library"
-    outside: ClassVar[str] = "complete sums in both directions, core and halo solved together"
-    facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
-    step_rows: ClassVar[str] = "core and halo"
-    trains_convolutional: ClassVar[bool] = False
-    trains_recurrent: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        name="cmc4rec",
+        title="CMC4Rec",
+        paper="this library",
+        outside="complete sums in both directions, core and halo solved together",
+        step_rows="core and halo",
+        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES}),
+        trains=frozenset({"recurrent"}),
+        reads=("ext", "rows"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recurrent.check_share(self.q)
+        check_update_probability(self.q)
 
-    @property
-    def history_update_probability(self) -> float | None:
-        return self.q
-
-    def layout(self, problem: Problem, core: Tensor) -> Layout:
+    def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         P = problem.blocks.induced(torch.cat([core, halo]))
-        return halo, (Aggregation.exact(P),), None
+        return Layout(halo, (Aggregation.exact(P),))
 
-    def keeps(self, problem: Problem) -> Kept:
+    def tables(self, problem: ProblemView) -> Widths:
         return {name: {1: problem.model.widths[0]} for name in ("H", "M", "V", "U")}
 
-    def keeps_recurrent(self, problem: Problem) -> Kept:
-        return self.keeps(problem)
+    def recurrent_tables(self, problem: ProblemView) -> Widths:
+        return self.tables(problem)
 
-    def reads(self, batch: Batch) -> tuple[Rows, ...]:
-        return batch.ext, batch.rows
+    def outer_messages(self, step: Step) -> OuterMessages:
+        return OuterMessages(self._outside(step, "H"))
 
-    def outer_states(self, run: Run, batch: Batch) -> Tensor | None:
-        return self._outer(run, batch, "H")
+    def outer_adjoints(self, step: Step) -> Tensor | None:
+        return self._outside(step, "V")
 
-    def outer_adjoints(self, run: Run, batch: Batch) -> Tensor | None:
-        return self._outer(run, batch, "V")
+    def _outside(self, step: Step, name: str) -> Tensor:
+        """What comes from outside of ext: all that is stored, less what ext itself contributed."""
+        ext = step.batch.ext
+        within = spmm(operator_of(step.batch).forward, _message(name, step.tables[name][1].pull(ext)))
+        return step.tables[SUMS_OF[name]][1].pull(ext) - within
 
-    def _outer(self, run: Run, batch: Batch, name: str) -> Tensor:
-        """What comes from outside ext: all that is stored, less what ext itself contributed."""
-        within = spmm(recurrent.operator_of(batch).forward, _message(name, run.tables[name][1].pull(batch.ext)))
-        return run.tables[SUMS[name]][1].pull(batch.ext) - within
-
-    def remember(self, run: Run, batch: Batch, found: recurrent.Local) -> None:
+    def remember(self, step: Step, found: LocalSolution) -> None:
         """The core's rows, and what they change in the sums of ext: M = P relu(Z) and U = P^T V stay true."""
-        c = batch.num_core
-        from_core, _ = recurrent.operator_of(batch).forward.columns(c)
-        for name, fresh in (("H", found.z), ("V", found.u)):
-            table, sums = run.tables[name][1], run.tables[SUMS[name]][1]
+        batch, c = step.batch, step.batch.num_core
+        P_core, _ = operator_of(batch).forward.columns(c)
+        for name, fresh in (("H", found.z), ("V", found.v)):
+            table, sums = step.tables[name][1], step.tables[SUMS_OF[name]][1]
             change = _message(name, fresh[:c]) - _message(name, table.pull(batch.rows))
-            sums.push(batch.ext, sums.pull(batch.ext) + spmm(from_core, change))
+            sums.push(batch.ext, sums.pull(batch.ext) + spmm(P_core, change))
             table.push(batch.rows, fresh[:c])
 
-    def fill(self, run: Run, chunks: list[Rows]) -> None:
-        super().fill(run, chunks)
-        for block in blocks_of(run.problem, chunks):
-            for name, sums in SUMS.items():
-                table = run.tables[name][1]
-                total = spmm(block.inside, _message(name, table.pull(block.rows)))
-                if block.halo.numel():
-                    total += spmm(block.outside, _message(name, table.pull(block.halo)))
-                run.tables[sums][1].push(block.rows, total)
+    def fill(self, exact: ExactPasses) -> None:
+        super().fill(exact)
+        for name, sums in SUMS_OF.items():
+            exact.fill_sums(1, exact.tables[name][1], exact.tables[sums][1], relu=name == "H")
 
 
 def _message(name: str, rows: Tensor) -> Tensor:

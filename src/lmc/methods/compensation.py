@@ -1,13 +1,17 @@
 """Local message compensation, forward and backward: equations (13) and (16) in one differentiable step.
 
 A layer computes its state ``s`` for core rows, then halo rows. Core rows are complete, (12) and (15). Halo rows miss
-the messages of their neighbours outside the batch: they are ``tilde``, (14) and (17), and are mended here:
+the messages of their neighbours outside of the batch: their values are partial, (14) and (17), and are mixed with the
+histories here:
 
     forward    s_hat = (1 - beta) H + beta s_tmp        (13)
     backward   V_hat = (1 - beta) V + beta V_tmp        (16)
 
 V_hat REPLACES the adjoint of the halo rows. It is not multiplied by beta again by the chain rule of (13): beta weighs
 two estimates of one quantity in each direction; it is not a part of the model.
+
+The operators of (12), (14), (15) and (17) are laid out in :mod:`lmc.methods.lmc4conv`; the gradients (18) and (19) are
+formed in :mod:`lmc.models.rows`.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class _Compensate(torch.autograd.Function):
         else:
             s = s.clone()
         if H_halo is not None:
-            _mix(H_halo, s[num_core:], beta_forward, out=s[num_core:])
+            _mix(H_halo, s[num_core:], beta_forward, out=s[num_core:])  # (13)
         return s
 
     @staticmethod
@@ -47,10 +51,10 @@ class _Compensate(torch.autograd.Function):
         V_halo = ctx.adjoint(v[:c])
         if V_halo is None:
             return v, None, None, None, None, None, None
-        mended = torch.empty_like(v)  # v may be shared with another branch of the graph: it is not ours to change
-        mended[:c] = v[:c]
-        _mix(V_halo, v[c:], ctx.beta, out=mended[c:])
-        return mended, None, None, None, None, None, None
+        V_hat = torch.empty_like(v)  # v may be shared with another branch of the graph, so it must not be changed
+        V_hat[:c] = v[:c]
+        _mix(V_halo, v[c:], ctx.beta, out=V_hat[c:])  # (16)
+        return V_hat, None, None, None, None, None, None
 
 
 def _mix(stored: Tensor, tmp: Tensor, beta: Tensor | float, out: Tensor) -> None:
@@ -71,7 +75,7 @@ def compensate(
     beta_backward: Tensor | float,
     in_place: bool,
 ) -> Tensor:
-    """Mend the halo rows of ``s``, and in the backward pass those of its adjoint.
+    """Compensate the halo rows of ``s``, and in the backward pass those of its adjoint.
 
     Args:
         s: the state of core rows, then halo rows.
@@ -82,5 +86,4 @@ def compensate(
         beta_forward, beta_backward: coefficients of the halo rows, [num_halo, 1] or one number.
         in_place: overwrite ``s``; allowed where the operation that made it did not keep it.
     """
-    args = (s, H_halo, adjoint, beta_forward, beta_backward, num_core, in_place)
-    return _Compensate.apply(*args)
+    return _Compensate.apply(s, H_halo, adjoint, beta_forward, beta_backward, num_core, in_place)

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
-from lmc.methods.layer_wise import LayerWise
+from lmc.methods.layer_wise import LayerWise, LayerWiseTraits
+from lmc.methods.protocol import BatchSource, ProblemView, Traits
 from lmc.sampling import ColumnNorms
 
 
@@ -17,13 +16,16 @@ from lmc.sampling import ColumnNorms
 class FastGCN(LayerWise):
     """Every layer samples from ALL nodes, with q_u in proportion to |P[:, u]|^2, whatever the layer above."""
 
-    name: ClassVar[str] = "fastgcn"
-    title: ClassVar[str] = "FastGCN"
-    paper: ClassVar[str] = "FastGCN: Fast Learning with GCNs via Importance Sampling"
-    outside: ClassVar[str] = "from one importance sample of all nodes per layer"
+    traits: ClassVar[Traits] = LayerWiseTraits(
+        name="fastgcn",
+        title="FastGCN",
+        paper="FastGCN: Fast Learning with GCNs via Importance Sampling",
+        outside="from one importance sample of all nodes per layer",
+    )
 
-    def prepare(self, problem: Problem, seed: int) -> Any:
+    def prepare(self, problem: ProblemView, seed: int) -> Any:
         return ColumnNorms(problem.P).of()
 
-    def chances(self, run: Run, entries: Tensor) -> Tensor:
-        return run.prepared
+    def probabilities(self, source: BatchSource, entries: Tensor) -> Tensor:
+        q: Tensor = source.prepared
+        return q

@@ -7,23 +7,32 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmc.engine.problem import Problem
 from lmc.graph import Aggregation
-from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED, Layout, Method
+from lmc.methods.protocol import (
+    EXACT_ON_ONE_PART,
+    EXACT_WITH_EXACT_HISTORIES,
+    UNBIASED,
+    Layout,
+    Method,
+    ProblemView,
+    Traits,
+    operators,
+)
 
 
 @dataclass(frozen=True)
 class FullBatch(Method):
     """dL/dp by (4) and (7) on the whole graph; an epoch is one step."""
 
-    name: ClassVar[str] = "full"
-    title: ClassVar[str] = "Full batch (GD)"
-    paper: ClassVar[str] = "-"
-    outside: ClassVar[str] = "nothing is outside"
-    step_rows: ClassVar[str] = "all nodes"
-    trains_recurrent: ClassVar[bool] = True
-    facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED})
+    traits: ClassVar[Traits] = Traits(
+        name="full",
+        title="Full batch (GD)",
+        paper="-",
+        outside="nothing is outside",
+        step_rows="all nodes",
+        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED}),
+        trains=frozenset({"layered", "recurrent"}),
+    )
 
-    def layout(self, problem: Problem, core: Tensor) -> Layout:
-        operators = self.operators(problem, core.numel(), Aggregation.exact(problem.P))
-        return core[:0], operators, None
+    def layout(self, problem: ProblemView, core: Tensor) -> Layout:
+        return Layout(core[:0], operators(problem, core.numel(), Aggregation.exact(problem.P)))

@@ -8,14 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.engine.exact import chunks_of
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import Batch
-from lmc.methods.base import Kept, Method
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, NodeWise
-from lmc.stores import Rows
+from lmc.methods.protocol import ProblemView, Step, Traits, Widths
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, NodeWise, SampledTraits
 
 
 @dataclass(frozen=True)
@@ -35,30 +30,30 @@ class GraphFMIB(NodeWise):
 
     momentum: float = 0.5
 
-    name: ClassVar[str] = "fm-ib"
-    title: ClassVar[str] = "GraphFM-IB"
-    paper: ClassVar[str] = "GraphFM: Improving Large-Scale GNN Training via Feature Momentum"
-    outside: ClassVar[str] = "sampled neighbours, averaged over steps by momentum on the history"
-    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most"
-    facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS})
+    traits: ClassVar[Traits] = SampledTraits(
+        name="fm-ib",
+        title="GraphFM-IB",
+        paper="GraphFM: Improving Large-Scale GNN Training via Feature Momentum",
+        outside="sampled neighbours, averaged over steps by momentum on the history",
+        step_rows="batch_size * prod(fanouts + 1) at most",
+        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS}),
+        draws_concurrently=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum <= 1:
             raise ConfigError(f"expected momentum in [0, 1] (got {self.momentum})")
 
-    def keeps(self, problem: Problem) -> Kept:
+    def tables(self, problem: ProblemView) -> Widths:
         first = 2 if problem.aggregated else 1
         return {"H": {l: width for l, width in enumerate(problem.model.widths[:-1], start=1) if l >= first}}
 
-    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
-        if l not in run.H:
+    def compensate(self, step: Step, l: int, s: Tensor) -> Tensor:
+        if l not in step.H:
             return s
-        rows = batch.ext[: s.shape[0]]
-        mixed = torch.lerp(run.H[l].pull(rows), s.detach(), self.momentum)
-        if keep:
-            run.H[l].push(rows, mixed)
+        rows = step.batch.ext[: s.shape[0]]
+        mixed = torch.lerp(step.H[l].pull(rows), s.detach(), self.momentum)
+        if step.keep:
+            step.H[l].push(rows, mixed)
         return s + (mixed - s.detach())
-
-    def fill(self, run: Run, chunks: list[Rows]) -> None:
-        Method.fill(self, run, list(chunks_of(run.problem)))

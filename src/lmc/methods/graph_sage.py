@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise
+from lmc.methods.protocol import Traits
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, SampledTraits
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,12 @@ class GraphSAGE(NodeWise):
     Departure: the paper averages over the sampled neighbours; here they estimate the aggregation P of the model.
     """
 
-    name: ClassVar[str] = "graphsage"
-    title: ClassVar[str] = "GraphSAGE"
-    paper: ClassVar[str] = "Inductive Representation Learning on Large Graphs"
-    outside: ClassVar[str] = "a few sampled neighbours per row and layer"
-    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most"
-    facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION})
+    traits: ClassVar[Traits] = SampledTraits(
+        name="graphsage",
+        title="GraphSAGE",
+        paper="Inductive Representation Learning on Large Graphs",
+        outside="a few sampled neighbours per row and layer",
+        step_rows="batch_size * prod(fanouts + 1) at most",
+        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION}),
+        draws_concurrently=True,
+    )

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, Extractor
+from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph
 from lmc.graph.csr import row_entries
-from lmc.methods.base import Method
-from lmc.methods.seeded import UNBIASED_AGGREGATION, check_linear, check_whole
+from lmc.methods.protocol import BatchSource, Layout, ProblemView, SamplingMethod, Setup, Traits, operators
+from lmc.methods.seeded import UNBIASED_AGGREGATION, SampledTraits, check_linear, check_whole
 from lmc.models import Model
 from lmc.sampling import Edges, Nodes, NodeSampler, Walks, generator
 
@@ -39,7 +37,7 @@ class Normalised:
 
 
 @dataclass(frozen=True)
-class GraphSAINT(Method):
+class GraphSAINT(SamplingMethod):
     """The model runs on a sampled subgraph; messages from outside are dropped, and those inside and the losses are
     divided by the chance they had to be there:
 
@@ -66,15 +64,18 @@ class GraphSAINT(Method):
     walk_length: int = 2
     coverage: int = 50
 
-    name: ClassVar[str] = "graphsaint"
-    title: ClassVar[str] = "GraphSAINT"
-    paper: ClassVar[str] = "GraphSAINT: Graph Sampling Based Inductive Learning Method"
-    outside: ClassVar[str] = "dropped; messages and losses inside divided by their chance"
-    step_rows: ClassVar[str] = "the subgraph"
-    trains_recurrent: ClassVar[bool] = True
-    draws_beside_steps: ClassVar[bool] = True
-    facts: ClassVar[frozenset[str]] = frozenset({UNBIASED_AGGREGATION})
-    accepts: ClassVar[str] = "linear aggregation"
+    traits: ClassVar[Traits] = SampledTraits(
+        name="graphsaint",
+        title="GraphSAINT",
+        paper="GraphSAINT: Graph Sampling Based Inductive Learning Method",
+        outside="dropped; messages and losses inside divided by their probability",
+        step_rows="the subgraph",
+        accepts="linear aggregation",
+        facts=frozenset({UNBIASED_AGGREGATION}),
+        trains=frozenset({"layered", "recurrent"}),
+        reads=("halo",),
+        draws_concurrently=True,
+    )
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -82,29 +83,17 @@ class GraphSAINT(Method):
         check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)
 
     @property
-    def supports_bfloat16(self) -> bool:
-        return False
-
-    @property
-    def grad_from_all_rows(self) -> bool:
-        return True
-
-    @property
-    def several_matrices(self) -> bool:
-        return False
-
-    @property
-    def aggregates_once(self) -> bool:
-        """No: a subgraph has messages of its own, and P X of the whole graph would bring the outside back in."""
-        return False
+    def setup(self) -> Setup:
+        """A subgraph has messages of its own: P X of the whole graph would contain messages from outside."""
+        return Setup(precompute=False)
 
     def check(self, model: Model) -> None:
-        check_linear(model, self.title, "divides messages by their chance", "ClusterGCN")
+        check_linear(model, self.traits.title, "divides messages by their chance", "ClusterGCN")
 
-    def prepare(self, problem: Problem, seed: int) -> Any:
+    def prepare(self, problem: ProblemView, seed: int) -> Any:
         return normalised(problem.P, self.sampler_of(problem), self.coverage, seed)
 
-    def sampler_of(self, problem: Problem) -> NodeSampler:
+    def sampler_of(self, problem: ProblemView) -> NodeSampler:
         """The sampler on this graph."""
         size, adj = self.size_for(problem.graph.num_nodes), problem.graph.adj
         if self.sampler == "node":
@@ -122,19 +111,19 @@ class GraphSAINT(Method):
         """``size``, or its default."""
         return self.size or max(1, num_nodes // (SHARE * self.nodes_each))
 
-    def num_batches(self, run: Run) -> int:
+    def num_batches(self, graph: Graph) -> int:
         """So many that an epoch draws as many nodes as there are."""
-        n = run.graph.num_nodes
+        n = graph.num_nodes
         return max(1, round(n / (self.size_for(n) * self.nodes_each)))
 
-    def draw(self, run: Run, epoch: int, start: int) -> Iterator[Batch]:
-        known: Normalised = run.prepared
-        for slot in range(start, self.num_batches(run)):
-            nodes = known.sampler(generator(run.problem.device, run.seed, "subgraph", epoch, slot))
-            P = Aggregation.exact(run.problem.model.well_posed(known.blocks.block(nodes, nodes)))
-            layout = nodes[:0], self.operators(run.problem, nodes.numel(), P), None
+    def draw(self, source: BatchSource, epoch: int, start: int) -> Iterator[Batch]:
+        problem, prepared = source.problem, source.prepared
+        for slot in range(start, self.num_batches(problem.graph)):
+            nodes = prepared.sampler(generator(problem.device, source.seed, "subgraph", epoch, slot))
+            P = Aggregation.exact(problem.model.well_posed(prepared.blocks.block(nodes, nodes)))
+            layout = Layout(nodes[:0], operators(problem, nodes.numel(), P))
             # every subgraph estimates the whole loss by itself
-            yield run.assemble(nodes, nodes, layout, 1.0, slot=slot, importance=known.importance[nodes])
+            yield source.assemble(nodes, layout, 1.0, slot, prepared.importance[nodes])
 
 
 def normalised(P: CSR, sampler: NodeSampler, coverage: int, seed: int) -> Normalised:

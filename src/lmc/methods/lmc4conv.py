@@ -1,4 +1,17 @@
-"""LMC4Conv: "Provably Convergent Subgraph-wise Sampling for Fast GNN Training", Algorithm 1."""
+"""LMC4Conv: "Provably Convergent Subgraph-wise Sampling for Fast GNN Training", Algorithm 1.
+
+Where each equation is computed:
+
+| equation | what | where |
+|---|---|---|
+| (12) | states of core rows, every message present | ``layout``: rows of the core in ``P``; the model's layer |
+| (13) | states of halo rows, mixed | :mod:`lmc.methods.compensation`, forward |
+| (14) | partial states of halo rows | ``layout``: rows of the halo in ``P``; the model's layer |
+| (15) | adjoints of core rows | ``layout``: rows of the core in ``P^T``; autograd of the layer |
+| (16) | adjoints of halo rows, mixed | :mod:`lmc.methods.compensation`, backward |
+| (17) | partial adjoints of halo rows | ``layout``: rows of the halo in ``P^T``; autograd of the layer |
+| (18) (19) | gradients, from core rows alone | :mod:`lmc.models.rows`; b/c in :meth:`lmc.engine.Run.accumulate` |
+"""
 
 from __future__ import annotations
 
@@ -10,12 +23,22 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.engine.problem import Cut, Problem
-from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, WithStoredHalo
-from lmc.methods.base import EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, HistoryMethod, Kept, Layout
+from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.methods.compensation import compensate
+from lmc.methods.protocol import (
+    EXACT_ON_ONE_PART,
+    EXACT_WITH_EXACT_HISTORIES,
+    Cut,
+    HistoryMethod,
+    Layout,
+    ProblemView,
+    Setup,
+    Step,
+    Traits,
+    Widths,
+    operators,
+)
 from lmc.models import Operator
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,7 +59,7 @@ class LMC4Conv(HistoryMethod):
     subgraph gives them, with beta_i = alpha * score(deg_local(i) / deg_global(i)), forward (13) and backward (16).
 
     Args:
-        alpha: in [0, 1]; 0 trusts the histories alone, 1 the incomplete up-to-date values as far as the score does.
+        alpha: in [0, 1]; 0 uses the histories alone, 1 weighs the incomplete up-to-date values by their score.
         score: "x", "x^2", "2x-x^2", "1" or "sin".
         forward: the compensation C_f; False reads halo states from the history alone, as GAS does.
         backward: the compensation C_b; False drops halo adjoints, as GAS does.
@@ -55,12 +78,14 @@ class LMC4Conv(HistoryMethod):
     cut: Cut = "before"
     first_layer: Literal["complete", "pruned"] = "complete"
 
-    name: ClassVar[str] = "lmc"
-    title: ClassVar[str] = "LMC4Conv"
-    paper: ClassVar[str] = "Provably Convergent Subgraph-wise Sampling for Fast GNN Training"
-    outside: ClassVar[str] = "compensated in both directions"
-    step_rows: ClassVar[str] = "core and halo"
-    facts: ClassVar[frozenset[str]] = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
+    traits: ClassVar[Traits] = Traits(
+        name="lmc",
+        title="LMC4Conv",
+        paper="Provably Convergent Subgraph-wise Sampling for Fast GNN Training",
+        outside="compensated in both directions",
+        step_rows="core and halo",
+        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES}),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,23 +99,19 @@ class LMC4Conv(HistoryMethod):
             raise ConfigError(f'expected first_layer "complete" or "pruned" (got {self.first_layer!r})')
 
     @property
-    def aggregates_once(self) -> bool:
-        return self.first_layer == "complete"
+    def setup(self) -> Setup:
+        return Setup(precompute=self.first_layer == "complete", cut=self.cut)
 
-    @property
-    def state_cut(self) -> Cut:
-        return self.cut
-
-    def layout(self, problem: Problem, core: Tensor) -> Layout:
+    def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
-        P = problem.blocks.induced(ext)
+        P = problem.blocks.induced(ext)  # rows of the core are complete, (12); rows of the halo are not, (14)
         beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))
         operator = Aggregation(self._forward(problem, P, core), self._backward(problem, P, core))
-        return halo, self.operators(problem, ext.numel(), operator), beta.to(problem.dtype)
+        return Layout(halo, operators(problem, ext.numel(), operator), beta.to(problem.dtype))
 
-    def _forward(self, problem: Problem, P: CSR, core: Tensor) -> CSR:
-        """P on core and halo rows.
+    def _forward(self, problem: ProblemView, P: CSR, core: Tensor) -> CSR:
+        """P on core and halo rows, (12) and (14).
 
         With beta = 0 halo states come from the history; their own aggregate is needed only where their Jacobian depends
         on it, and is otherwise not computed.
@@ -98,62 +119,64 @@ class LMC4Conv(HistoryMethod):
         unused = not (self.forward and self.alpha > 0) and self.cut == "before" and problem.model.affine
         return P.leading(core.numel()).extended(P.num_rows) if unused else P
 
-    def _backward(self, problem: Problem, P: CSR, core: Tensor) -> CSR:
-        """P^T, without the halo's rows where beta = 0 replaces them, and without its adjoints where dropped."""
+    def _backward(self, problem: ProblemView, P: CSR, core: Tensor) -> CSR:
+        """P^T, (15) and (17): without the rows of the halo where beta = 0 replaces them, and without its adjoints where
+        they are dropped."""
         if not self.backward:
             return problem.blocks.induced(core).t()
         return P.t() if self.alpha > 0 else P.t().leading(core.numel())
 
-    def keeps(self, problem: Problem) -> Kept:
-        """H[l] up to the last layer, where the halo's loss gradient starts; V[l] up to the one before.
+    def tables(self, problem: ProblemView) -> Widths:
+        """H[l] up to the last layer, where the loss gradient of the halo starts; V[l] up to the one before.
 
-        Where layer 1 is complete its halo rows are exact, and their adjoints reach no parameter: no history for it.
+        Where layer 1 is complete its halo rows are exact, and their adjoints reach no parameter: it needs no history.
         """
         model = problem.model
-        if self.cut == "after" and (
-            model.owns_forward or any(model.completes_halo(l) for l in range(1, model.num_layers + 1))
-        ):
+        L, first = model.num_layers, 2 if problem.aggregated else 1
+        completes = any(model.completes_halo(l) for l in range(1, L + 1))
+        if self.cut == "after" and (model.owns_forward or completes):
             raise ConfigError(
                 f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
             )
-        L, first = problem.model.num_layers, 2 if problem.aggregated else 1
-        H = {l: width for l, width in enumerate(problem.model.widths, start=1) if l >= first}
+        H = {l: width for l, width in enumerate(model.widths, start=1) if l >= first}
         return {"H": H, "V": {l: width for l, width in H.items() if l < L and self.backward}}
 
-    def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
-        """P; for a layer that asks, with the stored states of the halo rows, from which it completes what the batch
-        does not show it (attention: the softmax normaliser)."""
-        P = batch.operators[l - 1]
-        if isinstance(P, Aggregation) and l in run.H and self.cut == "before" and run.problem.model.completes_halo(l):
-            return WithStoredHalo(P.forward, P.backward, run.H[l].pull(batch.halo))
+    def operator(self, step: Step, l: int) -> Operator:
+        """P; a layer that completes halo rows by itself also gets their stored states (attention: the normaliser of
+        the softmax)."""
+        P = step.batch.operators[l - 1]
+        completes = self.cut == "before" and step.problem.model.completes_halo(l)
+        if isinstance(P, Aggregation) and l in step.H and completes:
+            return WithStoredHalo(P.forward, P.backward, step.H[l].pull(step.batch.halo))
         return P
 
-    def compensate(self, run: Run, batch: Batch, l: int, s: Tensor, keep: bool) -> Tensor:
-        if l not in run.H:
+    def compensate(self, step: Step, l: int, s: Tensor) -> Tensor:
+        """(13) and (16); the histories of the core become its states (12) and its adjoints (15)."""
+        if l not in step.H:
             return s
-        c = batch.num_core
-        H_halo = run.H[l].pull(batch.halo)
-        if keep:
-            run.H[l].push(batch.rows, s[:c].detach())
+        batch, beta = step.batch, step.batch.coefficients
+        assert beta is not None
+        H_halo = step.H[l].pull(batch.halo)
+        if step.keep:
+            step.H[l].push(batch.rows, s[: batch.num_core].detach())
 
         def adjoint(v_core: Tensor) -> Tensor | None:
             if not self.backward:
                 return torch.zeros_like(H_halo)
-            if l not in run.V:
+            if l not in step.V:
                 return None
-            V_halo = run.V[l].pull(batch.halo)
-            if keep:
-                run.V[l].push(batch.rows, v_core)
+            V_halo = step.V[l].pull(batch.halo)
+            if step.keep:
+                step.V[l].push(batch.rows, v_core)
             return V_halo
 
-        assert batch.beta is not None
         return compensate(
             s,
-            num_core=c,
+            num_core=batch.num_core,
             H_halo=H_halo,
             adjoint=adjoint,
-            beta_forward=batch.beta if self.forward and self.alpha > 0 else 0.0,
-            beta_backward=batch.beta if self.alpha > 0 else 0.0,
+            beta_forward=beta if self.forward and self.alpha > 0 else 0.0,
+            beta_backward=beta if self.alpha > 0 else 0.0,
             # an affine map does not keep its result for the backward pass; other operations may
-            in_place=self.cut == "before" and run.problem.model.affine,
+            in_place=self.cut == "before" and step.problem.model.affine,
         )

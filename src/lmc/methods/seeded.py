@@ -9,24 +9,33 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import Aggregation, Batch, Precomputed
-from lmc.methods.base import Method, Operators
+from lmc.graph import Aggregation, Batch, Graph, Precomputed
+from lmc.methods.protocol import BatchSource, Layout, Operators, ProblemView, SamplingMethod, Setup, Traits
 from lmc.models import Model
 from lmc.sampling import Hop, Neighbours, derive, generator, num_batches, shuffled
-from lmc.stores import Rows
 
 EXACT_WITH_ALL_NEIGHBOURS = "exact with all neighbours"
 UNBIASED_AGGREGATION = "unbiased aggregation"
 
 
 @dataclass(frozen=True)
-class SeedMethod(Method):
-    """A method whose batches are the training nodes in random order, and rows sampled around them.
+class SampledTraits(Traits):
+    """The traits of methods that sample: the gradient of a batch is plain autograd of the sampled computation, so every
+    computed row counts; each layer reads other rows, so nothing is prefetched; sampled entries of P are weighed by sums
+    of them, so they are not rounded to bfloat16."""
 
-    The gradient of a batch is plain autograd of the sampled computation: every computed row teaches the parameters.
+    facts: frozenset[str] = frozenset()
+    reads: tuple[str, ...] = ()
+    bundles: tuple[frozenset[str], ...] = ()
+    grad_from_all_rows: bool = True
+    several_matrices: bool = False
+    supports_bfloat16: bool = False
+
+
+@dataclass(frozen=True)
+class SeedMethod(SamplingMethod):
+    """A method whose batches are the training nodes in random order, and rows sampled around them.
 
     Args:
         batch_size: seeds in a batch at most.
@@ -34,41 +43,24 @@ class SeedMethod(Method):
 
     batch_size: int = field(default=512, kw_only=True)
 
-    facts: ClassVar[frozenset[str]] = frozenset()
-
     def __post_init__(self) -> None:
         check_whole(batch_size=self.batch_size)
 
-    @property
-    def grad_from_all_rows(self) -> bool:
-        return True
-
-    @property
-    def supports_bfloat16(self) -> bool:
-        return False
-
-    @property
-    def several_matrices(self) -> bool:
-        return False
-
-    def grow(self, run: Run, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
+    def grow(self, source: BatchSource, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
         """The rows beside the seeds, and the operators of all layers; layer l reads the first rows of both."""
         raise NotImplementedError
 
-    def num_batches(self, run: Run) -> int:
-        return num_batches(run.graph.num_labelled, self.batch_size)
+    def num_batches(self, graph: Graph) -> int:
+        return num_batches(graph.num_labelled, self.batch_size)
 
-    def draw(self, run: Run, epoch: int, start: int) -> Iterator[Batch]:
-        train = run.graph.train.nonzero().squeeze(1)
-        batches = shuffled(train, self.batch_size, derive(run.seed, "seeds", epoch))
+    def draw(self, source: BatchSource, epoch: int, start: int) -> Iterator[Batch]:
+        problem = source.problem
+        train = problem.graph.train.nonzero().squeeze(1)
+        batches = shuffled(train, self.batch_size, derive(source.seed, "seeds", epoch))
         for slot, seeds in enumerate(batches[start:], start):
-            chance = generator(run.problem.device, run.seed, "sample", epoch, slot)
-            halo, operators = self.grow(run, seeds, chance)
-            yield run.assemble(seeds, seeds, (halo, operators, None), float(len(batches)), slot=slot)
-
-    def reads(self, batch: Batch) -> Rows:
-        """Nothing in advance: each layer reads other rows."""
-        return batch.core[:0]
+            chance = generator(problem.device, source.seed, "sample", epoch, slot)
+            layout = Layout(*self.grow(source, seeds, chance))
+            yield source.assemble(seeds, layout, float(len(batches)), slot)
 
 
 @dataclass(frozen=True)
@@ -82,29 +74,29 @@ class LayeredMethod(SeedMethod):
 
     first_layer: Literal["complete", "sampled"] = field(default="sampled", kw_only=True)
 
-    draws_beside_steps: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first_layer not in ("complete", "sampled"):
             raise ConfigError(f'expected first_layer "complete" or "sampled" (got {self.first_layer!r})')
 
     @property
-    def aggregates_once(self) -> bool:
-        return self.first_layer == "complete"
+    def setup(self) -> Setup:
+        return Setup(precompute=self.first_layer == "complete")
 
-    def sample(self, run: Run, hop: int, rows: Tensor, chance: torch.Generator) -> tuple[Tensor, Aggregation]:
+    def sample(
+        self, source: BatchSource, hop: int, rows: Tensor, chance: torch.Generator
+    ) -> tuple[Tensor, Aggregation]:
         """The nodes that ``rows`` read ``hop`` layers below the seeds, ``rows`` first, and the operator between."""
         raise NotImplementedError
 
-    def grow(self, run: Run, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
-        problem, rows = run.problem, seeds
+    def grow(self, source: BatchSource, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
+        problem, rows = source.problem, seeds
         operators: list[Aggregation | Precomputed] = []
         for hop in range(1, problem.model.num_layers + 1):
             if hop == problem.model.num_layers and problem.aggregated:
                 operators.append(Precomputed(rows.numel()))
             else:
-                rows, operator = self.sample(run, hop, rows, chance)
+                rows, operator = self.sample(source, hop, rows, chance)
                 operators.append(operator)
         return rows[seeds.numel() :], tuple(reversed(operators))
 
@@ -133,16 +125,18 @@ class NodeWise(LayeredMethod):
                 "number for all, or as many as the model has layers"
             )
 
-    def prepare(self, problem: Problem, seed: int) -> Any:
+    def prepare(self, problem: ProblemView, seed: int) -> Any:
         return Neighbours(problem.P)
 
-    def sample(self, run: Run, hop: int, rows: Tensor, chance: torch.Generator) -> tuple[Tensor, Aggregation]:
+    def sample(
+        self, source: BatchSource, hop: int, rows: Tensor, chance: torch.Generator
+    ) -> tuple[Tensor, Aggregation]:
         fanout = self.fanouts if isinstance(self.fanouts, int) else self.fanouts[hop - 1]
-        found = run.prepared.hop(rows, fanout, chance, count_whole=self.reads_whole_rows)
-        l = run.problem.model.num_layers - hop + 1
-        return found.nodes, self.operator_of(run, l, rows, found)
+        found = source.prepared.hop(rows, fanout, chance, count_whole=self.reads_whole_rows)
+        l = source.problem.model.num_layers - hop + 1
+        return found.nodes, self.operator_of(source, l, rows, found)
 
-    def operator_of(self, run: Run, l: int, rows: Tensor, found: Hop) -> Aggregation:
+    def operator_of(self, source: BatchSource, l: int, rows: Tensor, found: Hop) -> Aggregation:
         """The operator of layer l, which gives out ``rows``, with what the method adds to it."""
         return Aggregation.exact(found.matrix)
 
@@ -155,7 +149,7 @@ def checked_fanouts(fanouts: int | Sequence[int]) -> int | tuple[int, ...]:
 
 
 def check_whole(**values: int) -> None:
-    """Whole numbers of at least 1."""
+    """Refuse what is not a whole number of at least 1."""
     for name, value in values.items():
         if value != int(value) or value < 1:
             raise ConfigError(f"expected {name} to be a whole number of at least 1 (got {value})")

@@ -9,12 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation
-from lmc.methods.base import Operators
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SeedMethod, check_whole, checked_fanouts
+from lmc.methods.protocol import BatchSource, Operators, ProblemView, Setup, Traits
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SampledTraits, SeedMethod, check_whole, checked_fanouts
 from lmc.sampling import Neighbours, egos
 
 
@@ -38,12 +36,14 @@ class ShaDow(SeedMethod):
     fanouts: int | Sequence[int] = 10
     normalise: Literal["subgraph", "graph"] = "subgraph"
 
-    name: ClassVar[str] = "shadow"
-    title: ClassVar[str] = "ShaDow"
-    paper: ClassVar[str] = "Decoupling the Depth and Scope of Graph Neural Networks"
-    outside: ClassVar[str] = "dropped outside the root's own sampled subgraph"
-    step_rows: ClassVar[str] = "batch_size subgraphs"
-    facts: ClassVar[frozenset[str]] = frozenset({EXACT_WITH_ALL_NEIGHBOURS})
+    traits: ClassVar[Traits] = SampledTraits(
+        name="shadow",
+        title="ShaDow",
+        paper="Decoupling the Depth and Scope of Graph Neural Networks",
+        outside="dropped outside of the root's own sampled subgraph",
+        step_rows="batch_size subgraphs",
+        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS}),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,18 +58,18 @@ class ShaDow(SeedMethod):
             raise ConfigError(f'expected normalise "subgraph" or "graph" (got {self.normalise!r})')
 
     @property
-    def aggregates_once(self) -> bool:
-        """No: P X would reach beyond the subgraph."""
-        return False
+    def setup(self) -> Setup:
+        """P X would contain messages from outside of the subgraph."""
+        return Setup(precompute=False)
 
-    def prepare(self, problem: Problem, seed: int) -> Any:
+    def prepare(self, problem: ProblemView, seed: int) -> Any:
         return Neighbours(problem.P)
 
-    def grow(self, run: Run, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
+    def grow(self, source: BatchSource, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
         hops = (self.fanouts,) * self.depth if isinstance(self.fanouts, int) else self.fanouts
-        nodes, block = egos(run.prepared, seeds, hops, chance)
-        block = run.problem.renormalise(block) if self.normalise == "subgraph" else block
+        nodes, block = egos(source.prepared, seeds, hops, chance)
+        block = source.problem.renormalise(block) if self.normalise == "subgraph" else block
         num = seeds.numel()
         # the last layer is read at the roots alone
         last = Aggregation.exact(block.leading(num))
-        return nodes[num:], (*[Aggregation.exact(block)] * (run.problem.model.num_layers - 1), last)
+        return nodes[num:], (*[Aggregation.exact(block)] * (source.problem.model.num_layers - 1), last)

@@ -8,25 +8,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.engine import recurrent
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import Aggregation, Batch, spmm
-from lmc.methods.base import HistoryMethod, Kept, Layout
-from lmc.models import Pass
+from lmc.graph import Aggregation, spmm
+from lmc.methods.protocol import HistoryMethod, Layout, ProblemView, Step, Traits, Widths
+from lmc.methods.recurrent import LocalSolution, RecurrentRules, check_update_probability, encoded, operator_of
+from lmc.models import Pass, recurrent_model
 
 
 @dataclass(frozen=True)
-class SSE(HistoryMethod):
-    """No fixed point is solved: the histories drift towards it by one averaged step on the core at a time.
+class SSE(HistoryMethod, RecurrentRules):
+    """No fixed point is solved: the histories approach it by one averaged step on the core at a time.
 
         Z[core] <- (1 - momentum) Z[core] + momentum (P H[ext] W^T + b(X))       stochastic fixed-point iteration
         H = relu(P H[ext] W^T + b(X))                                             the operator once more, with gradient
-        U = 1[Z > 0] * (P_in^T (1[Z > 0] * dL/dH) W + dL/dH)                      ONE message-passing step in backward
+        V = 1[Z > 0] * (P_in^T (1[Z > 0] * dL/dH) W + dL/dH)                      ONE message-passing step in backward
 
     The adjoint is the first-order approximation I + J of (I - J)^-1, within the core. So it is exact on no part, and
-    declares nothing. Departure: the operator is RecGCN's, and each step makes one update of its own core rows instead
+    claims no fact.
+
+    Departure: the operator is RecGCN's, and each step makes one update of its own core rows instead
     of several of other samples, so that methods differ in the estimate alone.
 
     Args:
@@ -37,56 +37,52 @@ class SSE(HistoryMethod):
     momentum: float = 0.9
     q: float = 0.5
 
-    name: ClassVar[str] = "sse"
-    title: ClassVar[str] = "SSE"
-    paper: ClassVar[str] = "Learning Steady-States of Iterative Algorithms over Graphs"
-    outside: ClassVar[str] = "forward from the history, one step; backward dropped, one step"
-    facts: ClassVar[frozenset[str]] = frozenset()
-    step_rows: ClassVar[str] = "core; halo read"
-    trains_convolutional: ClassVar[bool] = False
-    trains_recurrent: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        name="sse",
+        title="SSE",
+        paper="Learning Steady-States of Iterative Algorithms over Graphs",
+        outside="forward from the history, one step; backward dropped, one step",
+        step_rows="core; halo read",
+        facts=frozenset(),
+        trains=frozenset({"recurrent"}),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.momentum <= 1:
             raise ConfigError(f"expected momentum in (0, 1] (got {self.momentum})")
-        recurrent.check_share(self.q)
+        check_update_probability(self.q)
 
-    @property
-    def history_update_probability(self) -> float | None:
-        return self.q
-
-    def keeps(self, problem: Problem) -> Kept:
+    def tables(self, problem: ProblemView) -> Widths:
         return {"H": {1: problem.model.widths[0]}}
 
-    def keeps_recurrent(self, problem: Problem) -> Kept:
-        return self.keeps(problem)
+    def recurrent_tables(self, problem: ProblemView) -> Widths:
+        return self.tables(problem)
 
-    def layout(self, problem: Problem, core: Tensor) -> Layout:
+    def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         P = problem.blocks.block(core, torch.cat([core, halo]))
-        return halo, (Aggregation(forward=P, backward=problem.blocks.induced(core)),), None
+        return Layout(halo, (Aggregation(forward=P, backward=problem.blocks.induced(core)),))
 
-    def local(self, run: Run, batch: Batch, dropout: bool) -> recurrent.Local:
-        problem, model = run.problem, recurrent.recurrent_model(run.problem.model)
+    def solve(self, step: Step) -> LocalSolution:
+        problem, batch, model = step.problem, step.batch, recurrent_model(step.problem.model)
         model.train()
-        P, c = batch.operators[0], batch.num_core
-        assert isinstance(P, Aggregation)
-        b, p = recurrent.encoded(run, batch, dropout)
-        Z = run.H[1].pull(batch.ext)
-        averaged = torch.lerp(Z[:c], self._step(run, batch, Z, b, p).detach(), self.momentum)
-        z = self._step(run, batch, torch.cat([averaged, Z[c:]]), b, p)
+        P, c = operator_of(batch), batch.num_core
+        b, p = encoded(step)
+        Z = step.H[1].pull(batch.ext)
+        averaged = torch.lerp(Z[:c], self._iterate(step, Z, b, p).detach(), self.momentum)
+        z = self._iterate(step, torch.cat([averaged, Z[c:]]), b, p)
         fresh = z.detach().requires_grad_()
         losses = problem.row_losses(model.decode(fresh.relu(), p), batch.y[:c], batch.labelled[:c])
-        names = [name for name in run.parameters if name.startswith("lin_out.")]
-        first, *decoder = torch.autograd.grad(losses.sum(), [fresh, *(run.parameters[name] for name in names)])
-        u = first + (spmm(P.backward, first) @ model.W.detach()) * (fresh > 0)
-        others = [name for name in run.parameters if name not in names]
-        found = dict(zip(names, decoder, strict=True))
-        found |= dict(zip(others, torch.autograd.grad(z, [run.parameters[name] for name in others], u), strict=True))
-        return recurrent.Local(
-            batch.rows, fresh.detach(), u, [found[k] for k in run.parameters], losses.sum().detach(), {"H": averaged}
-        )
+        decoder = {k: q for k, q in step.parameters.items() if k.startswith("lin_out.")}
+        others = {k: q for k, q in step.parameters.items() if k not in decoder}
+        first, *grads = torch.autograd.grad(losses.sum(), [fresh, *decoder.values()])
+        v = first + (spmm(P.backward, first) @ model.W.detach()) * (fresh > 0)
+        found = dict(zip(decoder, grads, strict=True))
+        found |= dict(zip(others, torch.autograd.grad(z, list(others.values()), v), strict=True))
+        grads = [found[k] for k in step.parameters]
+        return LocalSolution(batch.rows, fresh.detach(), v, grads, losses.sum().detach(), {"H": averaged})
 
-    def _step(self, run: Run, batch: Batch, Z: Tensor, b: Tensor, p: Pass) -> Tensor:
-        return run.problem.model.layer(1)(Z.relu(), batch.operators[0], p, b)
+    def _iterate(self, step: Step, Z: Tensor, b: Tensor, p: Pass) -> Tensor:
+        """P H W^T + b(X) on the core."""
+        return step.problem.model.layer(1)(Z.relu(), step.batch.operators[0], p, b)

@@ -8,15 +8,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.engine.exact import chunks_of, exact_messages
-from lmc.engine.problem import Problem
-from lmc.engine.run import Run
-from lmc.graph import CSR, Aggregation, Batch, spmm
-from lmc.methods.base import Kept
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, check_linear
+from lmc.graph import CSR, Aggregation, spmm
+from lmc.methods.protocol import BatchSource, ExactPasses, ProblemView, Setup, Step, Traits, Widths
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, SampledTraits, check_linear
 from lmc.models import Model, Operator
 from lmc.sampling import Hop
-from lmc.stores import Rows, Table
+from lmc.stores import Table
 
 UNBIASED_WITH_EXACT_HISTORIES = "unbiased with exact histories"
 
@@ -90,47 +87,49 @@ class VRGCN(NodeWise):
     fanouts: int | tuple[int, ...] = 2
     first_layer: Literal["complete", "sampled"] = field(default="complete", kw_only=True)
 
-    name: ClassVar[str] = "vrgcn"
-    title: ClassVar[str] = "VR-GCN"
-    paper: ClassVar[str] = "Stochastic Training of Graph Convolutional Networks with Variance Reduction"
-    outside: ClassVar[str] = "sampled neighbours, with the history of all neighbours as control variate"
-    step_rows: ClassVar[str] = "batch_size * prod(fanouts + 1) at most; neighbours read"
-    facts: ClassVar[frozenset[str]] = frozenset(
-        {EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, UNBIASED_WITH_EXACT_HISTORIES}
+    traits: ClassVar[Traits] = SampledTraits(
+        name="vrgcn",
+        title="VR-GCN",
+        paper="Stochastic Training of Graph Convolutional Networks with Variance Reduction",
+        outside="sampled neighbours, with the history of all neighbours as control variate",
+        step_rows="batch_size * prod(fanouts + 1) at most; neighbours read",
+        accepts="linear aggregation",
+        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, UNBIASED_WITH_EXACT_HISTORIES}),
+        draws_concurrently=True,
     )
-    accepts: ClassVar[str] = "linear aggregation"
     reads_whole_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
 
     @property
-    def swaps_dropout(self) -> bool:
-        return self.aggregates_once
+    def setup(self) -> Setup:
+        complete = self.first_layer == "complete"
+        return Setup(precompute=complete, swap_dropout=complete)
 
     def check(self, model: Model) -> None:
         super().check(model)
-        check_linear(model, self.title, "sums the histories of all neighbours", "GraphSAGE")
+        check_linear(model, self.traits.title, "sums the histories of all neighbours", "GraphSAGE")
 
-    def keeps(self, problem: Problem) -> Kept:
+    def tables(self, problem: ProblemView) -> Widths:
         """T[l], the rows that layer l aggregates, except the features, which are sampled as they are."""
         return {"T": problem.model.message_widths}
 
-    def operator_of(self, run: Run, l: int, rows: Tensor, found: Hop) -> Aggregation:
-        P, blocks = Aggregation.exact(found.matrix), run.problem.blocks
-        if l not in run.tables["T"]:
+    def operator_of(self, source: BatchSource, l: int, rows: Tensor, found: Hop) -> Aggregation:
+        P, blocks = Aggregation.exact(found.matrix), source.problem.blocks
+        if l not in source.tables["T"]:
             return P
-        read = None if run.problem.placement.tier.name == "device" else torch.cat([rows, blocks.halo(rows)])
+        read = None if source.problem.placement.tier.name == "device" else torch.cat([rows, blocks.halo(rows)])
         whole = blocks.P.select_rows(rows, found.whole) if read is None else blocks.block(rows, read)
-        diagonal = run.prepared.diagonal[rows]
+        diagonal = source.prepared.diagonal[rows]
         return Sampled(P.forward, P.backward, found.scale.rsqrt()[:, None], diagonal[:, None], whole, read)
 
-    def operator(self, run: Run, batch: Batch, l: int, keep: bool) -> Operator:
-        P = batch.operators[l - 1]
-        if l not in run.tables["T"]:
+    def operator(self, step: Step, l: int) -> Operator:
+        P = step.batch.operators[l - 1]
+        if l not in step.tables["T"]:
             return P
         assert isinstance(P, Sampled)
-        return ControlVariate(P, run.tables["T"][l], batch.ext[: P.num_inputs], keep)
+        return ControlVariate(P, step.tables["T"][l], step.batch.ext[: P.num_inputs], step.keep)
 
-    def fill(self, run: Run, chunks: list[Rows]) -> None:
-        exact_messages(run.problem, chunks_of(run.problem), run.tables["T"], lambda _, width: run.table(width))
+    def fill(self, exact: ExactPasses) -> None:
+        exact.fill_messages()

@@ -12,7 +12,7 @@ from lmc.models.norms import BatchNorm, LayerNorm
 from lmc.models.passes import Operator, Pass
 from lmc.models.pna import PNA
 from lmc.models.recgcn import RecGCN
-from lmc.models.recurrent import Recurrent
+from lmc.models.recurrent import Recurrent, recurrent_model
 from lmc.models.rows import Bias, Linear
 from lmc.models.sage import SAGE
 from lmc.models.sign import SIGN
@@ -45,4 +45,5 @@ __all__ = [
     "Recurrent",
     "evaluating",
     "modes_kept",
+    "recurrent_model",
 ]

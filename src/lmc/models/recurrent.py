@@ -84,3 +84,13 @@ def with_tolerance(choice: str | Solver, tol: float | None) -> Solver:
     """The solver, with the tolerance ``tol`` where it is given."""
     chosen: Any = solver(choice)
     return chosen if tol is None else dataclasses.replace(chosen, tol=tol)
+
+
+def recurrent_model(model: Model) -> Recurrent:
+    """The model, where it is a recurrent one."""
+    if not isinstance(model, Recurrent):
+        raise ConfigError(
+            f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN, or derive yours from "
+            "lmc.models.Recurrent"
+        )
+    return model

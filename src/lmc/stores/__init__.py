@@ -55,6 +55,7 @@ from lmc.stores.device import Device, DeviceTable
 from lmc.stores.disk import Disk, FileRows
 from lmc.stores.host import Pinned, host_zeros
 from lmc.stores.host_rows import HostRows
+from lmc.stores.in_place import InPlace, in_place
 from lmc.stores.memory import free_memory
 from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_on
 from lmc.stores.registry import TIERS, store
@@ -71,6 +72,7 @@ __all__ = [
     "Disk",
     "FileRows",
     "HostRows",
+    "InPlace",
     "Pinned",
     "Placement",
     "Rows",
@@ -82,6 +84,7 @@ __all__ = [
     "check_device",
     "free_memory",
     "host_zeros",
+    "in_place",
     "overwrite",
     "placement_on",
     "store",

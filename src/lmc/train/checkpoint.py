@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from lmc.engine import Run
 from lmc.errors import CheckpointError
-from lmc.methods import Run
 from lmc.results import replace, replacing
 from lmc.stores import Table
 from lmc.train import tensorfile

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from lmc.engine import Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.graph import SPLITS, Graph
-from lmc.methods import Problem
-from lmc.methods.base import check_widths
 from lmc.models import Model
 from lmc.stores import Placement, Store, Table, store
 
@@ -28,7 +27,7 @@ def evaluate(
         max_elements: numbers in the widest state of all rows that one chunk computes or reads. It bounds the memory
             besides the tables, and does not change the result.
     """
-    check_widths(graph, model)
+    check_fit(graph, model)
     device = next(model.parameters()).device
     return evaluate_problem(Problem.of(graph, model, Placement(device=device)), history, max_elements)
 

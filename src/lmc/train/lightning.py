@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Batch
-from lmc.methods import Run
 
 
 class Epochs:

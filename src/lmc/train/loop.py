@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lmc.engine import Run
 from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.errors import Interrupted
 from lmc.graph import Batch
-from lmc.methods import Run
 from lmc.results import EpochRecord
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from lmc.engine import Run
 from lmc.errors import CheckpointError, ConfigError
-from lmc.methods import Method, Run
+from lmc.methods import Method
 from lmc.results import EpochRecord, append_line, read_lines, replace, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
@@ -99,7 +100,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
     return {
         "graph": run.graph.name,
         "nodes": run.graph.num_nodes,
-        "method": _method_settings(run.method),
+        "method": _method_settings(run.schedule or run.method),
         "num_parts": run.clusters.num_parts,
         "clusters_per_batch": run.clusters.per_batch,
         "first_layer": run.first_layer,
@@ -115,7 +116,8 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
 
 def _method_settings(method: Method) -> dict[str, Any]:
     settings = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    return {"name": method.name} | {k: _method_settings(v) if isinstance(v, Method) else v for k, v in settings.items()}
+    plain = {k: _method_settings(v) if isinstance(v, Method) else v for k, v in settings.items()}
+    return {"name": method.traits.name} | plain
 
 
 def _plain(value: Any) -> Any:

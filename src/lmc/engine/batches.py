@@ -1,0 +1,109 @@
+"""Batches: core rows, what a method lays out around them, and what is read for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lmc.engine.problem import Problem
+from lmc.graph import CSR, Batch
+from lmc.methods.protocol import Layout, Method, SamplingMethod, Tables
+from lmc.sampling import Clusters
+from lmc.stores import Rows
+
+
+class Batches:
+    """Makes the batches of a method on one graph (:class:`lmc.methods.protocol.BatchSource`).
+
+    Fixed batches are made once and kept where the placement says so.
+
+    Args:
+        tables: the tables of the run; a sampling method may ask which of them there are.
+        fixed: whether the same graph comes again in every epoch.
+    """
+
+    def __init__(
+        self, method: Method, problem: Problem, clusters: Clusters, seed: int, tables: Tables, fixed: bool = True
+    ) -> None:
+        self.method, self.problem, self.clusters, self.seed, self.tables = method, problem, clusters, seed, tables
+        self.prepared = method.prepare(problem, seed) if isinstance(method, SamplingMethod) else None
+        self.kept = fixed and not clusters.redraw and method.traits.keeps_batches and problem.placement.keep_batches
+        """Whether batches are fixed, and kept on the device."""
+        self._fixed: dict[tuple[int, ...], Batch] = {}
+        self._order = clusters.order.to(problem.device)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch."""
+        if isinstance(self.method, SamplingMethod):
+            return self.method.num_batches(self.problem.graph)
+        return self.clusters.num_batches
+
+    def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches of an epoch, from the ``start``-th on."""
+        if isinstance(self.method, SamplingMethod):
+            yield from self.method.draw(self, epoch, start)
+            return
+        for slot, parts in enumerate(self.clusters.epoch(epoch)[start:], start):
+            yield self._of_parts(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
+
+    def _of_parts(self, parts: tuple[int, ...], slot: int) -> Batch:
+        if parts in self._fixed:
+            return self._fixed[parts]
+        batch = self.make(self.clusters.core(parts), float(self.num_batches), slot)
+        if self.kept:
+            batch = self._fixed[parts] = replace(batch, fixed=True)
+        return batch
+
+    def make(self, rows: Rows, weight: float, slot: int = 0) -> Batch:
+        """The batch whose core is ``rows`` (run order), built on the training device."""
+        device = self.problem.device
+        core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
+        batch = self.assemble(core, self._layout(core), weight, slot)
+        return replace(batch, rows=rows) if isinstance(rows, slice) else batch
+
+    def _layout(self, core: Tensor) -> Layout:
+        """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
+        problem = self.problem
+        layouts = [self.method.layout(problem.on(kind), core) for kind in range(len(problem.matrices))]
+        if len(layouts) == 1:
+            return layouts[0]
+        # the matrices share their pattern, so halo and coefficients are the same
+        operators = tuple(layouts[kind].operators[l] for l, kind in enumerate(problem.kinds))
+        return replace(layouts[0], operators=operators)
+
+    def assemble(
+        self, core: Tensor, layout: Layout, weight: float, slot: int, importance: Tensor | None = None
+    ) -> Batch:
+        """A batch of these core rows and what a method laid out around them."""
+        problem, graph, halo = self.problem, self.problem.graph, layout.halo
+        ext = torch.cat([core, halo]) if halo.numel() else core
+        # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it
+        first = ext if problem.model.reads_all_rows else ext[: layout.operators[0].num_inputs]
+        return Batch(
+            core=core,
+            rows=core,
+            halo=halo,
+            operators=layout.operators,
+            x=problem.inputs(first) if isinstance(problem.X, CSR) and problem.features == "device" else None,
+            y=graph.y[ext],
+            labelled=graph.train[ext],
+            weight=weight,
+            n_id=self._order[ext],
+            coefficients=layout.coefficients,
+            slot=slot,
+            graph=graph,
+            importance=importance,
+        )
+
+    def inputs(self, batch: Batch) -> Tensor | CSR:
+        """What the encoder reads for a batch."""
+        return self.problem.inputs(self.input_rows(batch)) if batch.x is None else batch.x
+
+    def input_rows(self, batch: Batch) -> Rows:
+        """The rows whose features the encoder reads."""
+        core_alone = batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows
+        return batch.rows if core_alone else batch.ext

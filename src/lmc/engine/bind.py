@@ -1,0 +1,106 @@
+"""A method, a graph and a model become a run; whatever does not fit is refused here, with a reason."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmc.engine.kinds import Kind, kind_of
+from lmc.engine.precision import row_type
+from lmc.engine.problem import Problem
+from lmc.engine.run import Run
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.heap import release_freed
+from lmc.methods import ClusterMethod, DropEdge, Method
+from lmc.models import Model
+from lmc.partition import check_parts
+from lmc.stores import Placement, placement_on
+
+
+def bind(
+    method: Method,
+    graph: Graph,
+    model: Model,
+    parts: Tensor | None = None,
+    placement: Placement | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    schedule: DropEdge | None = None,
+) -> Run:
+    """A run of ``method``; see :meth:`lmc.methods.Method.bind`.
+
+    Args:
+        schedule: another graph on the same nodes in every epoch.
+    """
+    placement, seed = placement_on(device, placement), int(seed)
+    check_fit(graph, model)
+    kind = kind_of(model)
+    _check_method(schedule or method, method, kind, model, placement)
+    row_type(placement.precision, model, kind, placement.training_device)  # refuses before the graph is divided
+    if parts is not None:
+        parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
+    clusters = method.clusters(graph, parts, seed)
+    setup = method.setup
+    problem = Problem.of(
+        graph,
+        model,
+        placement,
+        precompute=setup.precompute and schedule is None,  # P X would be another one in every epoch
+        cut=setup.cut,
+        swap_dropout=setup.swap_dropout,
+        order=clusters.order,
+    )
+    if len(problem.matrices) > 1 and not method.traits.several_matrices:
+        raise ConfigError(
+            f"expected a model with one aggregation matrix for all layers (got {len(problem.matrices)} of them): "
+            f"{method.traits.title} samples the entries of one; use LMC4Conv"
+        )
+    if schedule is not None and problem.stored is not None:
+        raise ConfigError(
+            f'expected features="device" for DropEdge (got {problem.features!r}): every epoch sums them anew'
+        )
+    model.prepare(problem.P)
+    release_freed()
+    return Run(method, problem, clusters, seed, schedule)
+
+
+def _check_method(outer: Method, method: Method, kind: Kind, model: Model, placement: Placement) -> None:
+    """Refuse a method that cannot train this kind of model, or not with this placement."""
+    title = outer.traits.title
+    for each in (outer, method):
+        if kind.trained_as not in each.traits.trains:
+            wanted, remedy = kind.refusal
+            raise ConfigError(
+                f"expected a model with {wanted} for {each.traits.title} (got {type(model).__name__}): use {remedy}"
+            )
+    if placement.precision == "bfloat16" and not method.traits.supports_bfloat16:
+        raise ConfigError(
+            f'expected precision="float32" for {title} (got "bfloat16"): it weighs sampled entries of P by sums of '
+            "them; use a method of clusters, such as CMC"
+        )
+    method.check(model)
+    if placement.structure == "host" and not (isinstance(outer, ClusterMethod) and kind.reads_batches_only):
+        raise ConfigError(
+            f'expected structure="device" for {title} and {type(model).__name__} (got "host"): they read more '
+            "than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
+        )
+
+
+def check_fit(graph: Graph, model: Model) -> None:
+    """Refuse a graph and a model whose widths do not fit each other."""
+    if not isinstance(graph, Graph):
+        raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
+            "convolutions; docs/bring-your-own-model.md shows how to write one"
+        )
+    for what, wanted, got, source in (
+        ("inputs", graph.num_features, model.in_width, "g.num_features"),
+        ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
+    ):
+        if wanted != got:
+            raise ConfigError(
+                f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}"
+            )

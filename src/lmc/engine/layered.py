@@ -1,0 +1,140 @@
+"""Models that the engine runs layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmc.engine.exact import Chunk, Chunks, MakeTable, cut
+from lmc.engine.kinds import Estimate
+from lmc.engine.problem import Problem
+from lmc.graph import CSR, Batch
+from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Widths
+from lmc.models import Model, Pass, evaluating
+from lmc.stores import Rows, Table
+
+if TYPE_CHECKING:
+    from lmc.engine.run import Run
+
+
+class Layered:
+    """An encoder, layers, a decoder: between two layers a method may change the state."""
+
+    trained_as = "layered"
+    refusal = ("a fixed point", "LMC4Conv")
+    bracketed = True
+    reads_batches_only = True
+    logits_read_all_layers = False
+
+    def bfloat16_obstacle(self, model: Model) -> str | None:
+        if model.linear:
+            return None
+        return "its aggregation takes differences or exponentials of rows, which enlarge their rounding"
+
+    def records(self, problem: Problem) -> bool:
+        # sparse features that are transferred from the host are other tensors in every step
+        constant_addresses = problem.features == "device" or problem.stored is not None
+        return problem.device.type == "cuda" and constant_addresses and problem.model.recordable
+
+    def first_layer(self, problem: Problem) -> str:
+        return "complete" if problem.aggregated else "pruned"
+
+    def tables(self, method: Method, problem: ProblemView) -> Widths:
+        return method.tables(problem)
+
+    def numbers(self) -> dict[str, Tensor]:
+        return {}
+
+    def rows_read(self, method: Method, batch: Batch) -> tuple[Rows, ...]:
+        return tuple(getattr(batch, name) for name in method.traits.reads)
+
+    def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
+        method, problem, step = run.method, run.problem, run.step(batch, keep, dropout)
+        traits = method.traits
+        problem.model.train()
+        p = Pass(
+            num_core=batch.num_core if batch.num_halo and not traits.grad_from_all_rows else None,
+            pooled=traits.batch_norm == "pooled",
+            batch_renorm=traits.batch_norm == "renormalised",
+            dropout=dropout,
+            generator=run.generator,
+            grad_from_halo=traits.grad_from_halo,
+        )
+        outputs = method.outputs(step, p) if isinstance(method, RowwiseMethod) else self.forward(run, step, p)
+        losses = problem.losses(outputs, batch)
+        # a wrapped network may hold parameters that it does not use
+        grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()), materialize_grads=True)
+        return list(grads), losses[: batch.num_core].sum().detach()
+
+    def forward(self, run: Run, step: Step, p: Pass) -> Tensor:
+        """The outputs of a batch: every layer aggregates with the method's operator, and its state is what the method
+        makes of it."""
+        method, problem = run.method, run.problem
+        s = h0 = problem.encode(run.source.inputs(step.batch), p)
+        for l in range(1, problem.model.num_layers + 1):
+            s = method.compensate(step, l, problem.advance(l, s, method.operator(step, l), p, h0))
+        assert isinstance(s, Tensor)
+        return problem.finish(s, p)
+
+    def fill_chunks(self, problem: Problem, chunks: Chunks) -> Chunks:
+        return chunks
+
+    @torch.no_grad()
+    def states(self, problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
+        previous: Table | None = None
+        with evaluating(problem.model):
+            for l, width in enumerate(problem.model.widths, start=1):
+                table = make(l, width)
+                for rows in chunks:
+                    chunk = cut(problem, rows, l)
+                    inputs = None if previous is None else previous.pull(chunk.ext)
+                    table.push(rows, _state(problem, l, chunk, inputs))
+                yield l, table
+                previous = table
+
+    def adjoints(
+        self, problem: Problem, chunks: Chunks, H: Sequence[Table], make: MakeTable
+    ) -> Iterator[tuple[int, Table]]:
+        """Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete."""
+        L, graph = problem.model.num_layers, problem.graph
+        with evaluating(problem.model):
+            above = make(L, problem.model.widths[-1])
+            for rows in chunks:
+                s = H[L - 1].pull(rows).detach().requires_grad_()
+                losses = problem.row_losses(problem.finish(s, Pass()), graph.y[rows], graph.train[rows])
+                above.push(rows, torch.autograd.grad(losses.sum(), s)[0])
+            yield L, above
+            for l in range(L - 1, 0, -1):
+                table = make(l, problem.model.widths[l - 1])
+                for rows in chunks:
+                    chunk = cut(problem, rows, l + 1)
+                    s = H[l - 1].pull(chunk.ext).detach().requires_grad_()
+                    out = _state(problem, l + 1, chunk, s)
+                    (v,) = torch.autograd.grad(out, s, above.pull(rows).to(out.dtype))
+                    add = table.push if isinstance(chunk.ext, slice) else table.add
+                    add(chunk.ext, v)
+                yield l, table
+                above = table
+
+    def logits(self, problem: Problem, rows: Rows, states: Sequence[Tensor]) -> Tensor:
+        return problem.finish(states[-1], Pass())
+
+    def messages(self, problem: Problem, l: int, rows: Rows, states: Sequence[Table]) -> Tensor:
+        if l > 1:
+            return problem.model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
+        h0 = problem.encode(problem.inputs(rows), Pass())
+        assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
+        return h0
+
+
+def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | CSR | None) -> Tensor:
+    """State l of a chunk's rows from state l - 1 of the rows it reads."""
+    advance = partial(problem.advance, l, P=chunk.operator, p=Pass())
+    if previous is not None and not problem.model.reads_input:
+        return advance(previous, h0=previous)
+    h0 = problem.encode(problem.inputs(chunk.ext), Pass())
+    return advance(h0 if previous is None else previous, h0=h0)
