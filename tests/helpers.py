@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.engine import Run
-from lmc.graph import CSR, Aggregation, Graph, normalise
+from lmc.graph import CSR, Aggregation, Batch, Graph, Precomputed, normalise
 from lmc.graph.csr import from_rows
 from lmc.methods import METHODS
 from lmc.methods.protocol import EXACT_ON_ONE_PART
@@ -208,6 +208,30 @@ def full_gradient(graph: Graph, model: Model) -> Gradients:
     for k, b in model.named_buffers():
         b.copy_(was[k])
     return dict(zip(dict(model.named_parameters()), grads, strict=True))
+
+
+def weights_of(batch: Batch, g: Graph) -> Tensor:
+    """What a batch counts the loss of every node with."""
+    weights = torch.zeros(g.num_nodes, dtype=torch.float64)
+    weights[batch.n_id[: batch.num_core]] = 1.0 if batch.importance is None else batch.importance
+    return weights * batch.weight
+
+
+def through_operators(g: Graph, model: Model, batch: Batch) -> Gradients:
+    """The gradient of a batch of a method without tables: plain autograd through the matrices that it drew."""
+    x = (g.x.to_dense() if isinstance(g.x, CSR) else g.x).double()
+    if isinstance(batch.operators[0], Precomputed):
+        x = normalise(g.adj, model.normalisation, torch.float64).to_dense() @ x
+    logits = model(x[batch.n_id], batch.operators, Pass(dropout=False))
+    nodes = batch.n_id[: batch.num_core]
+    y, labelled = g.y[nodes], g.train[nodes].double()
+    if g.multi_label:
+        losses = F.binary_cross_entropy_with_logits(logits, y.double(), reduction="none").mean(1)
+    else:
+        losses = F.cross_entropy(logits, y, reduction="none")
+    loss = (losses * labelled * weights_of(batch, g)[nodes]).sum() / g.num_labelled
+    named = dict(model.named_parameters())
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
 def sweep(run: Run) -> Gradients:

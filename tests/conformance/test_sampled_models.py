@@ -25,6 +25,7 @@ from helpers import (
     random_graph,
     scrambled,
     sweep,
+    through_operators,
     total_error,
     worst_error,
 )
@@ -151,10 +152,15 @@ def test_small_samples_train(name: str, model: str) -> None:
     run = FEW[name].bind(g, module, seed=2)
     run.refresh()
     want = plain_gradient(g, module)
+    if not run.all_tables() and not module.owns_forward:
+        for batch in run.batches():
+            assert worst_error(run.gradient(batch), through_operators(g, module, batch)) < 1e-10
     got = [sweep(run) for _ in range(3)]
     assert all(bool(v.isfinite().all()) for grads in got for v in grads.values())
-    # something was left out: the test above could fail
-    assert min(total_error(grads, want) for grads in got) > 1e-4
+    # something was left out: the test above could fail; a few draws of FastGCN are up to nine times off
+    errors = [total_error(grads, want) for grads in got]
+    assert 0.005 < min(errors) < 2
+    assert max(errors) < 10
 
 
 @pytest.mark.parametrize("method", [*EVERYTHING.values(), DropEdge(GraphSAGE())], ids=repr)

@@ -24,6 +24,8 @@ from helpers import (
     random_graph,
     scrambled,
     sweep,
+    through_operators,
+    weights_of,
     worst_error,
 )
 from lmc.diagnostics import GradientProbe, gradient_error, messages_kept
@@ -297,13 +299,6 @@ def gradient_of_nodes(g: Graph, model: Model, weights: Tensor) -> Gradients:
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
-def weights_of(batch: Batch, g: Graph) -> Tensor:
-    """What a batch counts the loss of every node with."""
-    weights = torch.zeros(g.num_nodes, dtype=torch.float64)
-    weights[batch.n_id[: batch.num_core]] = 1.0 if batch.importance is None else batch.importance
-    return weights * batch.weight
-
-
 @each
 def test_a_node_without_neighbours_has_its_exact_gradient_whatever_is_sampled(name: str) -> None:
     """Only the two nodes without neighbours are labelled: nothing that a sample leaves out reaches them."""
@@ -338,23 +333,6 @@ def test_fan_outs_above_the_degrees_are_exact_with_lonely_nodes(method: Method) 
     run = method.bind(g, model)
     run.refresh()
     assert worst_error(sweep(run), full_gradient(g, model)) < 1e-12
-
-
-def through_operators(g: Graph, model: Model, batch: Batch) -> Gradients:
-    """The gradient of a batch of a method without tables: plain autograd through the matrices that it drew."""
-    x = (g.x.to_dense() if isinstance(g.x, CSR) else g.x).double()
-    if isinstance(batch.operators[0], Precomputed):
-        x = normalise(g.adj, "gcn", torch.float64).to_dense() @ x
-    logits = model(x[batch.n_id], batch.operators, Pass(dropout=False))
-    nodes = batch.n_id[: batch.num_core]
-    y, labelled = g.y[nodes], g.train[nodes].double()
-    if g.multi_label:
-        losses = F.binary_cross_entropy_with_logits(logits, y.double(), reduction="none").mean(1)
-    else:
-        losses = F.cross_entropy(logits, y, reduction="none")
-    loss = (losses * labelled * weights_of(batch, g)[nodes]).sum() / g.num_labelled
-    named = dict(model.named_parameters())
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
 @pytest.mark.parametrize(("multi_label", "sparse_features"), [(True, False), (False, True), (True, True)])
