@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -60,103 +59,27 @@ def root(
 
 
 @app.command()
-def train(
-    dataset: o.Dataset,
-    method: o.Method = "auto",
-    model: o.Model = "gcn",
-    parts: o.Parts = None,
-    clusters: o.Clusters = None,
-    epochs: o.Epochs = 100,
-    lr: o.Rate = 0.01,
-    weight_decay: o.WeightDecay = 0.0,
-    clip: o.Clip = None,
-    eval_every: o.EvalEvery = 1,
-    seed: o.Seed = 0,
-    run_dir: o.RunDir = None,
-    resume: o.Resume = False,
-    device: o.Device = "auto",
-    history: o.History = "device",
-    features: o.Features = "device",
-    structure: o.Structure = "device",
-    precision: o.Precision = "float32",
-    rebuild_batches: o.RebuildBatches = False,
-    memory: o.Memory = None,
-    dry_run: o.DryRun = False,
-    data_dir: o.DataDir = None,
-    scale: o.Scale = None,
-    symmetrise: o.Symmetrise = False,
-) -> None:
+@o.takes(o.Train)
+def train(options: o.Train) -> None:
     """Train a model on a graph with one method.
 
     Ctrl-C finishes the step and saves; the same command with --resume continues from there.
     """
     from lmc.cli.train import train_command
-    from lmc.data import load
-    from lmc.train import Settings
 
-    train_command(
-        partial(load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
-        method,
-        model,
-        Settings(epochs, lr, weight_decay, clip, eval_every),
-        o.placement_of(device, history, features, structure, precision, rebuild_batches),
-        parts=parts,
-        clusters=clusters,
-        seed=seed,
-        run_dir=run_dir,
-        resume=resume,
-        memory=memory,
-        dry_run=dry_run,
-    )
+    train_command(options)
 
 
 @app.command()
-def compare(
-    dataset: o.Dataset,
-    methods: o.Methods = "auto",
-    model: o.Model = "gcn",
-    parts: o.Parts = None,
-    clusters: o.Clusters = None,
-    epochs: o.Epochs = 50,
-    lr: o.Rate = 0.01,
-    weight_decay: o.WeightDecay = 0.0,
-    clip: o.Clip = None,
-    eval_every: o.EvalEvery = 1,
-    error_every: o.ErrorEvery = None,
-    seed: o.Seed = 0,
-    run_dir: o.RunDir = None,
-    resume: o.Resume = False,
-    device: o.Device = "auto",
-    history: o.History = "device",
-    features: o.Features = "device",
-    structure: o.Structure = "device",
-    precision: o.Precision = "float32",
-    rebuild_batches: o.RebuildBatches = False,
-    data_dir: o.DataDir = None,
-    scale: o.Scale = None,
-    symmetrise: o.Symmetrise = False,
-) -> None:
+@o.takes(o.Compare)
+def compare(options: o.Compare) -> None:
     """Train several methods side by side from the same parameters, and draw the results.
 
     Every method has a folder of its own under the run folder; the figure is compare.png there.
     """
     from lmc.cli.compare import compare_command
-    from lmc.data import load
-    from lmc.train import Settings
 
-    compare_command(
-        partial(load, dataset, data_dir=data_dir, scale=scale, symmetrise=symmetrise),
-        methods,
-        model,
-        Settings(epochs, lr, weight_decay, clip, eval_every),
-        o.placement_of(device, history, features, structure, precision, rebuild_batches),
-        parts=parts,
-        clusters=clusters,
-        seed=seed,
-        run_dir=run_dir,
-        resume=resume,
-        error_every=error_every,
-    )
+    compare_command(options)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -13,16 +13,14 @@ from rich.table import Table
 from lmc.bench import Contestant, compare, contestants
 from lmc.bench.compare import has_error
 from lmc.cli.console import console, error_figure, facts, file_name, percent, seconds
-from lmc.cli.options import clusters_of
+from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model, split_spec
 from lmc.cli.train import division_facts, run_facts
 from lmc.errors import ConfigError
-from lmc.graph import Graph
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run, replace
-from lmc.stores import Placement
 from lmc.train import Settings, stop_on_interrupt
 from lmc.train.progress import progress_bar
 
@@ -30,39 +28,27 @@ MEASUREMENTS = 6
 """How often the gradient error is measured by default."""
 
 
-def compare_command(
-    load: Callable[[], Graph],
-    methods: str,
-    model: str,
-    settings: Settings,
-    placement: Placement,
-    *,
-    parts: int | None = None,
-    clusters: str | None = None,
-    seed: int = 0,
-    run_dir: Path | None = None,
-    resume: bool = False,
-    error_every: int | None = None,
-) -> None:
+def compare_command(options: Compare) -> None:
     """Train all methods in turns under a live table, then write the summary and the figure."""
-    out = console()
-    if error_every is not None and error_every < 0:
+    out, settings, placement, shared = console(), options.settings(), options.placement(), options.shared()
+    resume, error_every = options.resume, options.error_every
+    if error_every is None:
+        error_every = max(1, settings.epochs // MEASUREMENTS)
+    if error_every < 0:
         raise ConfigError(f"expected --error-every of at least 0 (got {error_every})")
-    if clusters == AUTO:
+    if options.clusters == AUTO:
         raise ConfigError("expected a whole number for --clusters (got auto): every method would take another one")
-    every = max(1, settings.epochs // MEASUREMENTS) if error_every is None else error_every
-    shared = {"parts": parts, "clusters": clusters_of(clusters)}
-    read_model(model)  # what is wrong with an option is reported before a graph is loaded
-    chosen = None if methods == AUTO else parse_methods(methods, **shared)
-    graph = load()
-    initial = parse_model(model, graph, seed)
-    chosen = chosen or parse_methods(_suited(initial), **shared)
-    name = split_spec(model)[0]
-    root = run_dir or Path("runs") / file_name(f"compare-{graph.name}-{name}-s{seed}")
-    folders = _folders(root, list(chosen), resume)
-    entered = contestants(graph, initial, chosen, folders, seed=seed, placement=placement)
+    read_model(options.model)  # wrong options are refused before a graph is loaded
+    methods = {} if options.methods == AUTO else parse_methods(options.methods, **shared)
+    graph = options.load()
+    initial = parse_model(options.model, graph, options.seed)
+    methods = methods or parse_methods(_suited(initial), **shared)
+    name = split_spec(options.model)[0]
+    root = options.run_dir or Path("runs") / file_name(f"compare-{graph.name}-{name}-s{options.seed}")
+    folders = _folders(root, list(methods), resume)
+    entered = contestants(graph, initial, methods, folders, seed=options.seed, placement=placement)
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
-    _train(out, entered, settings, every, resume)
+    _train(out, entered, settings, error_every, resume)
     runs = {c.label: read_run(c.folder) for c in entered}
     errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
     out.print(_table(entered, runs, errors, settings.epochs))

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lmc.cli.console import size
+from lmc.cli.options import Train
+from lmc.cli.spec import AUTO
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -34,34 +36,24 @@ def parse_memory(text: str) -> int:
 
 
 def planned(
-    out: Console,
-    graph: Graph,
-    model: Model,
-    method: Method,
-    placement: Placement,
-    *,
-    seed: int,
-    memory: str | None,
-    dry_run: bool,
-    largest: bool,
+    out: Console, graph: Graph, model: Model, method: Method, placement: Placement, options: Train
 ) -> tuple[Method, torch.Tensor | None, Plan | None]:
     """The method, with its parts and plan where these were computed; a run that does not fit is refused.
 
-    Args:
-        memory: the limit, as the option gives it; by default a GPU's free memory.
-        dry_run: print the plan.
-        largest: take as many parts a batch as fit.
+    A plan is made where the options ask for one, and for a GPU that may be too small.
     """
-    device = placement.training_device
-    limit = parse_memory(memory) if memory else free_memory(device) if device.type == "cuda" else None
-    wanted = dry_run or largest or memory is not None
+    device, largest = placement.training_device, options.clusters == AUTO
+    limit = parse_memory(options.memory) if options.memory else None
+    if limit is None and device.type == "cuda":
+        limit = free_memory(device)
+    wanted = options.dry_run or largest or options.memory is not None
     if not wanted and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
         return method, None, None
-    division = divide(graph, method, seed)
+    division = divide(graph, method, options.seed)
     if largest:
         method = _largest(division, model, method, placement, limit or free_memory(device))
     found = plan(division, model, method, placement)
-    if dry_run:
+    if options.dry_run:
         out.print(plan_table(found))
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import lmc.data
 from lmc.bench.measure import matmul_precision
@@ -33,6 +32,7 @@ from lmc.report import save
 from lmc.results import append_lines, read_records, replace, write_lines
 from lmc.stores import check_device
 from lmc.train import stop_on_interrupt
+from lmc.train.progress import progress_bar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -211,11 +211,9 @@ class Study(ABC, Generic[C, R]):
 
     def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
         """Measure the cells that are left; how many are left then, and whether Ctrl-C stopped the work."""
-        waiting, out = self.left(cells), self.out
+        waiting = self.left(cells)
         done = len(cells) - len(waiting)
-        columns = (MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=out, disable=not out.is_terminal) as bar, stop_on_interrupt() as stop:
-            task = bar.add_task("", total=len(cells), completed=done)
+        with progress_bar(len(cells), "cell", self.out, done, lines=len(cells)) as show, stop_on_interrupt() as stop:
             for cell in waiting:
                 if stop() or (self.limit is not None and time.monotonic() - started >= self.limit):
                     break
@@ -223,9 +221,7 @@ class Study(ABC, Generic[C, R]):
                 append_lines(self._file("jsonl"), records)
                 done += 1
                 for text in map(self.describe, records):
-                    bar.update(task, completed=done, description=text.replace("[", "\\["))
-                    if not out.is_terminal:
-                        out.print(f"{done}/{len(cells)}  {text}", soft_wrap=True, markup=False)
+                    show(done, text)
             return len(cells) - done, stop()
 
     def _show(self) -> None:

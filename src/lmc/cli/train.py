@@ -2,78 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from rich.table import Table
 
 from lmc.cli.console import console, device_name, facts, file_name, percent, seconds
-from lmc.cli.options import clusters_of
+from lmc.cli.options import Train
 from lmc.cli.planning import held_to, parse_memory, planned
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto, split_spec
 from lmc.engine import Run
-from lmc.graph import Graph
-from lmc.methods import ClusterMethod, FullBatch
+from lmc.methods import ClusterMethod, FullBatch, Method
 from lmc.partition import quality
 from lmc.results import RunRecord, read_run
-from lmc.stores import Placement
-from lmc.train import Settings, stop_on_interrupt, train
+from lmc.train import stop_on_interrupt, train
 from lmc.train.progress import epoch_bar
 
 
-def train_command(
-    load: Callable[[], Graph],
-    method: str,
-    model: str,
-    settings: Settings,
-    placement: Placement,
-    *,
-    parts: int | None = None,
-    clusters: str | None = None,
-    seed: int = 0,
-    run_dir: Path | None = None,
-    resume: bool = False,
-    memory: str | None = None,
-    dry_run: bool = False,
-) -> None:
+def train_command(options: Train) -> None:
     """Train under a progress bar and print the result."""
-    out = console()
-    shared = {"parts": parts, "clusters": clusters_of(clusters)}
-    if memory is not None:
-        parse_memory(memory)
-    read_model(model)
-    if split_spec(method)[0] != AUTO:
-        parse_method(method, **shared)  # a wrong option is refused before a graph is loaded
-    graph = load()
-    network = parse_model(model, graph, seed)
-    method = replace_auto(method, network)
-    check_shared([method], **shared)
-    chosen, assignment, plan = planned(
-        out,
-        graph,
-        network,
-        parse_method(method, **shared),
-        placement,
-        seed=seed,
-        memory=memory,
-        dry_run=dry_run,
-        largest=clusters == AUTO,
-    )
-    if dry_run:
+    out, settings, placement, shared = console(), options.settings(), options.placement(), options.shared()
+    if options.memory is not None:
+        parse_memory(options.memory)
+    read_model(options.model)
+    if split_spec(options.method)[0] != AUTO:
+        _method(options.method, shared)  # a wrong option is refused before a graph is loaded
+    graph = options.load()
+    model = parse_model(options.model, graph, options.seed)
+    spec = replace_auto(options.method, model)
+    method, parts, plan = planned(out, graph, model, _method(spec, shared), placement, options)
+    if options.dry_run:
         return
-    names = f"{graph.name}-{split_spec(method)[0]}-{split_spec(model)[0]}-s{seed}"
-    run_dir = run_dir or Path("runs") / file_name(names)
-    with held_to(memory, placement.training_device, plan):
-        run = chosen.bind(graph, network, assignment, placement, seed=seed)
+    names = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}-s{options.seed}"
+    run_dir = options.run_dir or Path("runs") / file_name(names)
+    with held_to(options.memory, placement.training_device, plan):
+        run = method.bind(graph, model, parts, placement, seed=options.seed)
         del graph  # the run has a copy in another order, which may be kept on another tier
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
-        if resume and not (run_dir / "config.json").exists():
+        if options.resume and not (run_dir / "config.json").exists():
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with epoch_bar(settings.epochs, out) as show, stop_on_interrupt() as stop:
-            for record in train(run, settings, run_dir, resume, stop):
+            for record in train(run, settings, run_dir, options.resume, stop):
                 show(record)
     out.print(_summary(read_run(run_dir)))
+
+
+def _method(spec: str, shared: dict[str, int | None]) -> Method:
+    check_shared([spec], **shared)
+    return parse_method(spec, **shared)
 
 
 def run_facts(run: Run) -> list[tuple[str, str]]:
