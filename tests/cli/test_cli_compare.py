@@ -55,6 +55,21 @@ def test_compare_is_train_for_every_method(invoke: Invoke, tmp_path: Path) -> No
     assert losses[0] == losses[1]
 
 
+def test_every_method_is_placed_as_the_options_say(invoke: Invoke, tmp_path: Path) -> None:
+    away = ("--history", "host", "--rebuild-batches")
+    assert invoke("compare", *SMALL, "--methods", "gas,lmc", "--epochs", "1", "--run-dir", "r", *away)[0] == 0
+    for folder in ("gas", "lmc"):
+        assert json.loads((tmp_path / "r" / folder / "config.json").read_text())["history"] == "host"
+
+
+def test_attention_is_compared_without_methods_that_need_a_linear_aggregation(invoke: Invoke) -> None:
+    tiny = ("tiny-like", "--scale", "0.2", "--model", "gat:hidden=4", "--parts", "4", "--clusters", "1")
+    code, said = invoke("compare", *tiny, "--epochs", "1", "--run-dir", "r")
+    assert code == 0, said
+    assert " lmc " in said
+    assert " cmc " not in said
+
+
 def test_a_stopped_comparison_is_resumed(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ("compare", *SMALL, "--methods", "gas,lmc", "--epochs", "5", "--error-every", "2")
     assert invoke(*common, "--run-dir", "whole")[0] == 0
