@@ -13,6 +13,7 @@ from helpers import RECURRENT, chance, parts_of, random_graph, sweep, worst_erro
 from lmc.engine import Run
 from lmc.graph import Aggregation
 from lmc.methods import ClusterMethod, HistoryMethod, LMC4Rec
+from lmc.methods.protocol import Layout
 from lmc.methods.recurrent import operator_of
 from lmc.models import RecGCN
 from lmc.solvers.loop import CUDA_CHECK_EVERY
@@ -202,9 +203,8 @@ def test_a_sampled_subgraph_gives_its_gradient_on_every_device(device: str) -> N
     for batch in there.batches():
         core, P = batch.core.cpu(), operator_of(batch).forward.to("cpu")
         assert batch.importance is not None
-        carried = here.assemble(
-            core, core, (core[:0], (Aggregation.exact(P),), None), batch.weight, importance=batch.importance.cpu()
-        )
+        layout = Layout(core[:0], (Aggregation.exact(P),), None)
+        carried = here.source.assemble(core, layout, batch.weight, batch.slot, batch.importance.cpu())
         got = {k: v.cpu() for k, v in there.gradient(batch).items()}
         assert worst_error(got, here.gradient(carried)) < 1e-8
 

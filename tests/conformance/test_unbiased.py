@@ -71,7 +71,7 @@ def test_every_layer_aggregates_without_bias(name: str) -> None:
     for epoch in range(100):
         for batch in run.batches(epoch):
             for l in (1, 2, 3):
-                P = run.method.operator(run, batch, l, keep=False)
+                P = run.method.operator(run.step(batch, keep=False, dropout=False), l)
                 rows = batch.ext[: P.num_outputs]
                 means[l - 1].add(rows, P(x[batch.ext[: P.num_inputs]]))
     assert max(m.worst(exact) for m in means) < 4
@@ -97,7 +97,7 @@ def test_saint_weighs_losses_and_messages_without_bias(sampler: str) -> None:
     g = random_graph()
     method = GraphSAINT(sampler, coverage=60)
     run = method.bind(g, make("gcn", g), seed=4)
-    known, P = run.prepared, run.problem.P.to_dense()
+    known, P = run.source.prepared, run.problem.P.to_dense()
     n = g.num_nodes
     losses, met, N = torch.zeros(n, dtype=torch.float64), 0, 0
     sums, pairs = torch.zeros(2, n, n, dtype=torch.float64)
