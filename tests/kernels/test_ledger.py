@@ -6,13 +6,26 @@ import pytest
 import torch
 
 from helpers import parts_of, random_graph
-from lmc.kernels import ledger as fused
 from lmc.kernels.dropout import dropout
 from lmc.methods import CMC
+from lmc.methods.cmc import Ledger
 from lmc.models import GCN
 from lmc.stores import Placement
 
 pytestmark = pytest.mark.gpu
+
+
+def take_path(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
+    """Readings by plain torch alone, or by the kernels alone."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("expected the kernels to read (got plain torch)")
+
+    monkeypatch.undo()
+    if plain:
+        monkeypatch.setattr(Ledger, "read_fused", lambda *_: None)
+    else:
+        monkeypatch.setattr(Ledger, "read", refuse)
 
 
 @pytest.mark.parametrize("adjoints", [False, True])
@@ -24,14 +37,9 @@ def test_kernels_do_what_plain_torch_does(
     g = random_graph()
     grads, tables = [], []
     for plain in (True, False):
-        if plain:
-            monkeypatch.setattr(fused, "available", lambda *_: False)
-        else:
-            monkeypatch.undo()
+        take_path(monkeypatch, plain)
         model = GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=dropout, norm=norm).double()
         run = CMC(clusters_per_batch=2, adjoints=adjoints).bind(g, model, parts=parts_of(g), device="cuda")
-        if not plain:
-            assert fused.available(*run.all_tables())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for _ in range(4):  # eager, recorded, replayed
             for batch in run.batches():
@@ -60,9 +68,7 @@ def test_rows_of_bfloat16_are_rounded_a_few_times(
     g = random_graph()
     tables, grads = [], []
     for exact in (True, False):
-        monkeypatch.undo()
-        if plain or exact:
-            monkeypatch.setattr(fused, "available", lambda *_: False)
+        take_path(monkeypatch, plain or exact)
         model = GCN(g.num_features, width, g.num_classes, num_layers=3)
         with torch.no_grad():
             for layer in model.layers:
@@ -71,8 +77,6 @@ def test_rows_of_bfloat16_are_rounded_a_few_times(
             model.double()
         placement = Placement(device="cuda", precision="float32" if exact else "bfloat16")
         run = CMC(clusters_per_batch=2, adjoints=adjoints).bind(g, model, parts=parts_of(g), placement=placement)
-        if not plain and not exact:
-            assert fused.available(*run.all_tables())
         for _ in range(4):  # eager, recorded, replayed; tables from zero to what they should be
             for batch in run.batches():
                 run.accumulate(batch)
