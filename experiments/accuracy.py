@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from matplotlib.figure import Figure
@@ -64,6 +64,7 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
     each."""
 
     name, cell, record = "accuracy", AccuracyCell, AccuracyRecord
+    shared = ("layers", "hidden", "config", "norm", "epochs", "full_epochs")
 
     config: Annotated[str, typer.Option(help="parts/clusters.")] = "80/10"
     lrs: Rates = "1e-3,3e-3,1e-2"
@@ -104,13 +105,7 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
             for label in labels
         ]
 
-    def settings(self) -> dict[str, Any]:
-        """Graph, model, device, norm and lengths."""
-        chosen = {"config": self.config, "norm": self.norm}
-        return super().settings() | chosen | {"epochs": self.epochs, "full epochs": self.full_epochs}
-
     def measure(self, cell: AccuracyCell) -> list[AccuracyRecord]:
-        """Train from scratch and evaluate on the way."""
         method = methods_in(cell.config, self.methods)[cell.method]
         run = self.testbed.bind(method, cell.seed, cell.norm, cell.dropout)
         at, seconds, scores = [], [], []
@@ -125,7 +120,6 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
         return [AccuracyRecord(**asdict(cell), at=at, seconds=seconds, val=val, test=test)]
 
     def describe(self, record: AccuracyRecord) -> str:
-        """Setting and accuracy."""
         r = record
         return f"seed {r.seed}, lr {r.lr:g}, {r.method}: {100 * r.chosen:.2f} % in {r.seconds[-1]:.1f} s"
 
@@ -143,7 +137,6 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
         return "no cell is done yet" if self.target else no_full
 
     def tables(self, records: Sequence[AccuracyRecord]) -> list[TextTable]:
-        """The best rate of every method."""
         targets = self.targets(records)
         if not targets:
             return []

@@ -60,6 +60,7 @@ class Gradients(Study[GradientCell, GradientRecord]):
     """Measure the relative error of batch gradients against backward SGD along training, graph by graph."""
 
     name, cell, record, tf32 = "gradients", GradientCell, GradientRecord, False
+    shared = ("layers", "hidden", "epochs", "every")
 
     datasets: Annotated[str, typer.Argument(help="Names or paths, comma-separated.")] = "cora,amazon-photo"
     configs: Annotated[
@@ -94,7 +95,6 @@ class Gradients(Study[GradientCell, GradientRecord]):
         ]
 
     def subject(self) -> str:
-        """The graphs."""
         return self.datasets
 
     @cached_property
@@ -110,13 +110,9 @@ class Gradients(Study[GradientCell, GradientRecord]):
         return {name: Testbed(graph, self.on, **shape) for name, graph in self.graphs.items()}
 
     def settings(self) -> dict[str, Any]:
-        """Model, device, epochs, and the data of every graph."""
-        settings = {"layers": self.layers, "hidden": self.hidden, "device": self.on.type}
-        settings |= {"epochs": self.epochs, "every": self.every}
-        return settings | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
+        return super().settings() | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
 
     def facts(self) -> list[tuple[str, str]]:
-        """Graphs and model."""
         graphs = [("graph", repr(graph)) for graph in self.graphs.values()]
         return [*graphs, ("model", f"GCN, {self.layers} layers of {self.hidden}")]
 
@@ -138,12 +134,10 @@ class Gradients(Study[GradientCell, GradientRecord]):
         return [record]
 
     def describe(self, record: GradientRecord) -> str:
-        """Setting and error."""
         r, error = record, "diverged" if record.error is None else f"error {error_figure(record.error)}"
         return f"seed {r.seed}, {r.dataset} {r.config}, lr {r.lr:g}, {r.method}: {error}"
 
     def tables(self, records: Sequence[GradientRecord]) -> list[TextTable]:
-        """Mean errors, one row for each graph, configuration and rate."""
         labels = list(dict.fromkeys(r.method for r in records))
         cmc, lmc4conv = first_of(labels, "cmc"), first_of(labels, "lmc")
         headers = ["graph", "parts/clusters", "lr", *labels, *([f"{cmc} / best lmc"] if cmc and lmc4conv else [])]

@@ -112,11 +112,9 @@ class Grid(TrainingStudy[GridCell, GridRecord]):
         return dict(zip(names, epochs * len(names) if len(epochs) == 1 else epochs, strict=True))
 
     def settings(self) -> dict[str, Any]:
-        """Graph, model, device, and the epochs of every configuration."""
         return super().settings() | {f"epochs of {k}": epochs for k, epochs in self.epochs_of_configs().items()}
 
     def measure(self, cell: GridCell) -> list[GridRecord]:
-        """Train from scratch, then compute the exact loss."""
         method = methods_in(cell.config, self.methods)[cell.method]
         run = self.testbed.bind(method, cell.seed, cell.norm, cell.dropout)
         ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
@@ -136,14 +134,12 @@ class Grid(TrainingStudy[GridCell, GridRecord]):
         return [record]
 
     def describe(self, record: GridRecord) -> str:
-        """Setting and loss."""
         r, loss = record, "diverged" if record.loss is None else f"loss {record.loss:.4f}"
         return (
             f"seed {r.seed}, {r.config}, {r.norm}:{r.dropout:g}, lr {r.lr:g}, {r.method}: {loss} in {r.seconds:.1f} s"
         )
 
     def tables(self, records: Sequence[GridRecord]) -> list[TextTable]:
-        """Mean losses, one row for each setting."""
         rows, labels = grid_rows(records), list(dict.fromkeys(r.method for r in records))
         gas, cmc, exact = (first_of(labels, name) for name in ("gas", "cmc", "backward-sgd"))
         headers = ["parts/clusters", "norm", "lr", "halo", *labels]
@@ -153,12 +149,8 @@ class Grid(TrainingStudy[GridCell, GridRecord]):
         for row in rows:
             line = [row.config, row.norm_name, f"{row.lr:g}", number(row.halo_ratio, 2)]
             line += [row.mean_text(label) for label in labels]
-            if gas:
-                spread = row.spread(gas)
-                line.append("-" if spread is None or row.seeds(gas) < 2 else f"{spread.high - spread.low:.4f}")
-            if cmc and exact:
-                ratio = row.spread(cmc, relative_to=exact)
-                line.append(number(ratio and ratio.mean, 4))
+            line += [row.range_text(gas)] if gas else []
+            line += [row.ratio_text(cmc, exact)] if cmc and exact else []
             lines.append(line)
         return [TextTable(headers, lines, CAPTION, named=3)]
 
@@ -275,6 +267,16 @@ class GridRow:
             return f"{self.diverged(method)}/{self.seeds(method)} diverged"
         spread, missing = self.spread(method), self.seeds(method) < max(self.seeds(other) for other in self.lines)
         return "-" if spread is None else f"{spread.mean:.4f}" + f" ({self.seeds(method)})" * missing
+
+    def range_text(self, method: str) -> str:
+        """The largest minus the smallest loss over seeds."""
+        spread = self.spread(method)
+        return "-" if spread is None or self.seeds(method) < 2 else f"{spread.high - spread.low:.4f}"
+
+    def ratio_text(self, method: str, base: str) -> str:
+        """The mean ratio of two methods' losses on the same seed."""
+        spread = self.spread(method, relative_to=base)
+        return number(None if spread is None else spread.mean, 4)
 
 
 def _ratio(loss: float | None, base: float | None) -> float | None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -97,6 +97,7 @@ class Recurrent(GraphStudy[RecurrentCell, RecurrentRecord]):
     """Time epochs of a RecGCN in training, and count the solver steps that starting from the histories saves."""
 
     name, cell, record = "recurrent", RecurrentCell, RecurrentRecord
+    shared = ("solver", "parts", "clusters", "hidden", "dropout", "warmup", "repeat", "counted", "seed")
 
     dataset: Annotated[str, typer.Argument(help="Name of a graph, or path to one.")] = "cora"
     methods: Methods = "gas,lmc4rec"
@@ -114,7 +115,6 @@ class Recurrent(GraphStudy[RecurrentCell, RecurrentRecord]):
     seed: Seed = 0
 
     def cells(self) -> list[RecurrentCell]:
-        """Every tolerance in every partition."""
         partitions = self.partitions.split(",")
         lrs = [positive("--lrs")(rate.strip()) for rate in self.lrs.split(",")]
         tols = parse_list(self.tols, "--tols", positive("--tols"))
@@ -140,32 +140,22 @@ class Recurrent(GraphStudy[RecurrentCell, RecurrentRecord]):
             self.hidden, cell.lr, self.dropout, self.solver, cell.tol, self.seed, self.warmup, self.repeat, self.counted
         )
 
-    def settings(self) -> dict[str, Any]:
-        """Graph, model, division, lengths and device."""
-        names = ("solver", "parts", "clusters", "hidden", "dropout", "warmup", "repeat", "counted", "seed")
-        shared = {"graph": self.graph.name, "data": self.graph.checksum, "device": self.on.type}
-        return shared | {name: getattr(self, name) for name in names}
-
     def facts(self) -> list[tuple[str, str]]:
-        """Graph, model and lengths."""
         return [
-            ("graph", repr(self.graph)),
+            *super().facts(),
             ("model", f"RecGCN, width {self.hidden}, dropout {self.dropout:g}, {self.solver}"),
             ("time", f"median of {self.repeat} epochs after {self.warmup}; solver steps of {self.counted} more"),
         ]
 
     def measure(self, cell: RecurrentCell) -> list[RecurrentRecord]:
-        """Train the methods of a cell in turn."""
         timings = list(time_recurrent(self.graph, self.methods_of(cell), self.setup_of(cell), self.on))
         free(self.on)
         return [RecurrentRecord(**asdict(cell), **asdict(timing)) for timing in timings]
 
     def describe(self, record: RecurrentRecord) -> str:
-        """Time and steps."""
         return " | ".join(_line(record))
 
     def tables(self, records: Sequence[RecurrentRecord]) -> list[TextTable]:
-        """One row for each method, tolerance and partition."""
         headers = ["partition, tol, method", "halo/core", "ms / epoch", "time / first", "cold steps", "warm steps"]
         return [TextTable([*headers, "cold / warm", "loss"], [_line(r) for r in records], CAPTION)]
 

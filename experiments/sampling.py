@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, islice
 from statistics import fmean, median
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -68,6 +68,7 @@ class Sampling(GraphStudy[SamplingCell, SamplingRecord]):
     """Time the drawing of batches and the steps that use them: the share of sampling."""
 
     name, cell, record = "sampling", SamplingCell, SamplingRecord
+    shared = ("batch_size", "hidden", "layers", "dropout", "steps", "warmup", "seed")
 
     methods: Methods = "graphsage:fanouts=10/10/5"
     batch_size: Annotated[int, typer.Option(help="Training nodes from which a batch grows.")] = 1024
@@ -84,41 +85,26 @@ class Sampling(GraphStudy[SamplingCell, SamplingRecord]):
         return {label: parse_method(label, batch_size=self.batch_size) for label in parse_methods(self.methods)}
 
     def cells(self) -> list[SamplingCell]:
-        """One cell for each method."""
         at_least_one("--steps", self.steps)
         return [SamplingCell(label) for label in self.chosen]
 
-    def subject(self) -> str:
-        """Graph and device."""
-        return f"{super().subject()}-{self.on.type}"
-
-    def settings(self) -> dict[str, Any]:
-        """Graph, model, device and lengths."""
-        names = ("batch_size", "hidden", "layers", "dropout", "steps", "warmup", "seed")
-        shared = {"graph": self.graph.name, "data": self.graph.checksum, "device": self.on.type}
-        return shared | {name: getattr(self, name) for name in names}
-
     def facts(self) -> list[tuple[str, str]]:
-        """Graph, model and lengths."""
         return [
-            ("graph", repr(self.graph)),
+            *super().facts(),
             ("model", f"GCN, {self.layers} layers of {self.hidden}, dropout {self.dropout:g}"),
             ("time", f"median of {self.steps} steps after {self.warmup}"),
         ]
 
     def measure(self, cell: SamplingCell) -> list[SamplingRecord]:
-        """Time the steps of one method."""
         setup = Setup(self.hidden, self.layers, self.dropout, seed=self.seed, warmup=self.warmup)
         record = time_sampling(cell, self.graph, self.chosen[cell.method], setup, self.on, self.steps)
         free(self.on)
         return [record]
 
     def describe(self, record: SamplingRecord) -> str:
-        """The share of sampling."""
         return f"{record.method}: {percent(record.share)} of a step is sampling"
 
     def tables(self, records: Sequence[SamplingRecord]) -> list[TextTable]:
-        """One row for each method."""
         headers = ["method", "steps an epoch", "rows", "entries", "sampling ms", "step ms"]
         rows = [
             [r.method, str(r.steps), number(r.rows, 0), number(r.entries, 0), number(r.sample_ms, 2),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -19,6 +19,8 @@ Seeds = Annotated[int, typer.Option(help="Number of seeds: 0, 1, ...")]
 class TrainingStudy(GraphStudy[C, R]):
     """A study that trains GCNs of one shape on one graph."""
 
+    shared: ClassVar[tuple[str, ...]] = ("layers", "hidden")
+
     layers: Layers = 3
     hidden: Hidden = 256
 
@@ -27,11 +29,5 @@ class TrainingStudy(GraphStudy[C, R]):
         """Where the methods are bound and trained."""
         return Testbed(self.graph, self.on, hidden=self.hidden, layers=self.layers)
 
-    def settings(self) -> dict[str, Any]:
-        """Graph, model and device."""
-        shape = {"layers": self.layers, "hidden": self.hidden}
-        return {"graph": self.graph.name, "data": self.graph.checksum, **shape, "device": self.on.type}
-
     def facts(self) -> list[tuple[str, str]]:
-        """Graph and model."""
-        return [("graph", repr(self.graph)), ("model", f"GCN, {self.layers} layers of {self.hidden}")]
+        return [*super().facts(), ("model", f"GCN, {self.layers} layers of {self.hidden}")]

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
+from lmc.bench.compare import Partitions, shared_parts
 from lmc.bench.measure import wait
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import ClusterMethod, Method
+from lmc.methods import Method
 from lmc.models import GCN
 from lmc.train import adam, train_epoch
 
@@ -30,7 +30,7 @@ class Testbed:
         self.graph, self.device = graph, device
         self.hidden, self.layers = hidden, layers
         self._on_device = graph.to(device)
-        self._partitions: dict[tuple[int | None, str], Tensor] = {}
+        self._partitions: Partitions = {}
 
     def bind(self, method: Method, seed: int, norm: str = "none", dropout: float = 0.0) -> Run:
         """A method bound to a new GCN."""
@@ -44,15 +44,8 @@ class Testbed:
             norm=None if norm == "none" else norm,
             seed=seed,
         )
-        return method.bind(graph, model, parts=self._parts(method), device=self.device, seed=seed)
-
-    def _parts(self, method: Method) -> Tensor | None:
-        if not isinstance(method, ClusterMethod):
-            return None
-        key = method.num_parts, method.partition
-        if key not in self._partitions:
-            self._partitions[key] = method.parts_of(self.graph, PARTITION_SEED)
-        return self._partitions[key]
+        parts = shared_parts(method, self.graph, PARTITION_SEED, self._partitions)
+        return method.bind(graph, model, parts=parts, device=self.device, seed=seed)
 
 
 def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]]:

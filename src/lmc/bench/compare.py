@@ -1,4 +1,4 @@
-"""Methods side by side: one epoch each in turn, from the same parameters, on the same partition."""
+"""Methods trained side by side: one epoch each in turn, from the same parameters, on the same partition."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from torch import Tensor
 
@@ -22,12 +23,12 @@ from lmc.stores import Placement
 from lmc.train import Settings, train
 
 PROBED = 3
-"""Batches a measurement of the gradient error is the mean of."""
+"""The number of batches over which a gradient error is averaged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contestant:
-    """A bound method, and the folder its results go to."""
+    """A bound method and the folder of its results."""
 
     label: str
     run: Run
@@ -36,7 +37,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Event:
-    """One method finished one epoch; ``error`` where the gradient error was measured after it."""
+    """One method finished one epoch; ``error`` is given where the gradient error was measured after it."""
 
     label: str
     record: EpochRecord
@@ -52,19 +53,28 @@ def contestants(
     seed: int,
     placement: Placement,
 ) -> list[Contestant]:
-    """Every method bound to a copy of ``model`` of its own; methods that cut the graph alike share the cut."""
-    cuts: dict[tuple[int | None, str], Tensor] = {}
+    """Bind every method to its own copy of ``model``; methods with the same division share the partition."""
+    known: Partitions = {}
     bound = []
     for label, method in methods.items():
-        parts = None
-        if isinstance(method, ClusterMethod):
-            key = method.num_parts, method.partition
-            if key not in cuts:
-                cuts[key] = method.parts_of(graph, seed)
-            parts = cuts[key]
+        parts = shared_parts(method, graph, seed, known)
         run = method.bind(graph, copy.deepcopy(model), parts, placement, seed=seed)
         bound.append(Contestant(label, run, folders[label]))
     return bound
+
+
+Partitions = dict[tuple[int | None, str], Tensor]
+"""Partitions by number of parts and kind."""
+
+
+def shared_parts(method: Method, graph: Graph, seed: int, known: Partitions) -> Tensor | None:
+    """The parts of a method, out of ``known`` where they are there; None for a method without parts."""
+    if not isinstance(method, ClusterMethod):
+        return None
+    key = method.num_parts, method.partition
+    if key not in known:
+        known[key] = method.parts_of(graph, seed)
+    return known[key]
 
 
 def compare(
@@ -75,69 +85,67 @@ def compare(
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Event]:
-    """Train all of them in turns and yield every epoch as it comes.
+    """Train the methods in turn, one epoch each, and yield every epoch as it is done.
 
     Args:
         error_every: epochs between measurements of the gradient error; 0: never. They are written to errors.jsonl
             and do not count as training time.
         resume: continue each method from its own folder; a finished one is not trained again.
-        stop: where it becomes true every method that has begun is saved, and :class:`Interrupted` raised.
+        stop: when it becomes true, every method that has begun is saved, and :class:`Interrupted` is raised.
     """
-    turns = {c.label: train(c.run, settings, c.folder, resume, stop) for c in entered}
-    probes: dict[str, GradientProbe] = {}
+    turns = {c.label: _events(c, settings, error_every, resume, stop) for c in entered}
     begun: set[str] = set()
     stopped = False
     while turns:
-        for c in entered:
-            if c.label not in turns:
-                continue
-            if stop() and c.label not in begun:  # nothing to save yet
-                del turns[c.label]
-                stopped = True
-                continue
-            begun.add(c.label)
+        for label in list(turns):
             try:
-                record = next(turns[c.label], None)
-            except Interrupted:
-                del turns[c.label]
-                stopped = True
-                continue
-            if record is None:
-                del turns[c.label]
-                continue
-            error = None
-            if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
-                if c.label not in probes:  # its yardsticks are copies of the graph: set up when first needed
-                    probes[c.label] = GradientProbe(c.run)
-                error = measure(probes[c.label], c.run, record.epoch)
-                append_line(c.folder / "errors.jsonl", error)
-            yield Event(c.label, record, error)
+                if stop() and label not in begun:
+                    raise Interrupted  # there is nothing to save yet
+                begun.add(label)
+                yield next(turns[label])
+            except (StopIteration, Interrupted) as error:
+                stopped |= isinstance(error, Interrupted)
+                del turns[label]
     if stopped:
         raise Interrupted(f"stopped; every method is saved in {entered[0].folder.parent}")
 
 
+def _events(
+    c: Contestant, settings: Settings, error_every: int, resume: bool, stop: Callable[[], bool]
+) -> Iterator[Event]:
+    """Train one method and measure its gradient error on the way."""
+    probe: GradientProbe | None = None
+    for record in train(c.run, settings, c.folder, resume, stop):
+        error = None
+        if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
+            probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
+            error = measure(probe, c.run, record.epoch)
+            append_line(c.folder / "errors.jsonl", error)
+        yield Event(c.label, record, error)
+
+
 def has_error(method: Method) -> bool:
-    """Whether a method's gradient can differ from backward SGD's at all."""
+    """Whether the gradient of a method can differ from that of backward SGD."""
     return not isinstance(method, FullBatch | BackwardSGD)
 
 
 def measure(probe: GradientProbe, run: Run, epoch: int) -> ErrorRecord:
-    """The error of the batches that come next, the mean of a few, by layer.
+    """The error of the next batches by layer, averaged over PROBED batches.
 
-    Recurrent models have errors of their states and adjoints beside them, "H" and "V".
+    For recurrent models the errors of their states and adjoints, "H" and "V", follow.
     """
     batches = _upcoming(run, epoch)
     measured = [probe(batch).backward_sgd for batch in batches]
-    means = {name: sum(m[name] for m in measured) / len(measured) for name in measured[0]}
+    means = {name: fmean(m[name] for m in measured) for name in measured[0]}
     layers: dict[str, list[float]] = {}
     for name, value in means.items():
         layers.setdefault(layer_of(name), []).append(value)
-    by_layer = {layer: sum(values) / len(values) for layer, values in layers.items()}
+    by_layer = {layer: fmean(values) for layer, values in layers.items()}
     if run.problem.model.recurrent:
         estimates = EstimateProbe(run)
         found = [estimates(batch) for batch in batches]
-        by_layer |= {"H": sum(e.H for e in found) / len(found), "V": sum(e.V for e in found) / len(found)}
-    return ErrorRecord(epoch, by_layer, sum(means.values()) / len(means))
+        by_layer |= {"H": fmean(e.H for e in found), "V": fmean(e.V for e in found)}
+    return ErrorRecord(epoch, by_layer, fmean(means.values()))
 
 
 def layer_of(parameter: str) -> str:

@@ -135,20 +135,24 @@ def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, in
 
     All tensors that can be reached from them are found, and every piece of memory counts once.
     """
+    device = run.problem.device
+    sizes: dict[int, tuple[str, int]] = {}
+    found = [(t, "device" if t.device.type == device.type else "host") for t in live_tensors([run, optimizer])]
+    for tensor, tier in [*_tables(run), *found]:
+        storage = tensor.untyped_storage()
+        sizes.setdefault(storage.data_ptr(), (tier, storage.nbytes()))
+    held = {tier: sum(size for t, size in sizes.values() if t == tier) for tier in TIERS}
+    here = held.pop("device") + (held.pop("host") if device.type == "cpu" else 0)
+    return here, {tier: size for tier, size in held.items() if size}
+
+
+def _tables(run: Run) -> list[tuple[Tensor, str]]:
+    """The histories and the features with their tiers."""
     problem = run.problem
-    here = {"device", "host"} if problem.device.type == "cpu" else {"device"}
-    tables = [(t.tier, t.data()) for t in (*run.all_tables(), *([] if problem.stored is None else [problem.stored]))]
+    tables = [(table.data(), table.tier) for table in run.all_tables()]
+    if problem.stored is not None:
+        tables.append((problem.stored.data(), problem.stored.tier))
     if isinstance(problem.graph.x, Tensor):  # the features as given, beside P X
         on_device = problem.graph.x.device.type == problem.device.type
-        tier = "disk" if problem.features == "disk" else "device" if on_device else "host"
-        tables.append((tier, problem.graph.x))
-    seen: dict[int, tuple[str, int]] = {}
-    for tier, data in tables:
-        storage = data.untyped_storage()
-        seen[storage.data_ptr()] = tier, storage.nbytes()
-    for tensor in live_tensors([run, optimizer]):
-        storage = tensor.untyped_storage()
-        tier = "device" if tensor.device.type == problem.device.type else "host"
-        seen.setdefault(storage.data_ptr(), (tier, storage.nbytes()))
-    away = {tier: sum(size for t, size in seen.values() if t == tier) for tier in TIERS if tier not in here}
-    return sum(size for t, size in seen.values() if t in here), {tier: size for tier, size in away.items() if size}
+        tables.append((problem.graph.x, "disk" if problem.features == "disk" else "device" if on_device else "host"))
+    return tables

@@ -7,7 +7,7 @@ machine affects a line and its baselines alike. Ratios compare lines of one grou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -141,19 +141,19 @@ class Course:
         """The lines of every group: one model in one division, with its baselines."""
         groups = {}
         for model in self.models:
-            more = self.varied_in if model == self.models[0] and self.varied else ()
-            for config in dict.fromkeys([*self.configs, *more]):
+            varied_in = self.varied_in if model == self.models[0] and self.varied else ()
+            for config in dict.fromkeys([*self.configs, *varied_in]):
                 lines = [Line(label) for label in self.labels[model]] if config in self.configs else []
-                lines += self._variations() if config in more else []
+                lines += self._variations() if config in varied_in else []
                 lines = self.with_baselines(model, lines)
                 groups[SpeedCell(model, config, ", ".join(map(str, lines)))] = lines
         return groups
 
-    def _variations(self) -> Iterator[Line]:
-        for label in self.varied:
-            yield from (Line(label, tier) for tier in self.tiers if tier != "device")
-            if self.redraw:
-                yield Line(label, redraw=True)
+    def _variations(self) -> list[Line]:
+        """The varied methods on other tiers and with redrawn batches."""
+        kinds: list[dict[str, Any]] = [{"tier": tier} for tier in self.tiers if tier != "device"]
+        kinds += [{"redraw": True}] if self.redraw else []
+        return [Line(label, **kind) for label in self.varied for kind in kinds]
 
     def with_baselines(self, model: str, lines: Iterable[Line]) -> list[Line]:
         """Every line after the lines that it is compared with."""
@@ -240,14 +240,7 @@ class Stopwatch:
         quarter as often."""
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
         records = {line: self._copy(cell) for line in lines if line.method == COPY}
-        timed: dict[Line, Timed] = {}
-        taken = dict.fromkeys((self.device, torch.device("cpu")), 0)
-        for line in (line for line in lines if line.method != COPY):
-            before = {device: free_memory(device) for device in taken}
-            if any(before[device] < RESERVE * size for device, size in taken.items()):
-                raise NotEnoughMemory
-            timed[line] = self._set_up(cell, line)
-            taken = {device: max(size, before[device] - free_memory(device)) for device, size in taken.items()}
+        timed = self._set_up_all(cell, [line for line in lines if line.method != COPY])
         for _ in range(repeat):
             for one in timed.values():
                 one.time_epoch()
@@ -255,6 +248,18 @@ class Stopwatch:
         timed.clear()
         free(self.device)
         return [records[line] for line in lines]
+
+    def _set_up_all(self, cell: SpeedCell, lines: Iterable[Line]) -> dict[Line, Timed]:
+        """The lines, warmed up; refused where the next line may not fit into the memory of the device or the host."""
+        timed: dict[Line, Timed] = {}
+        largest = dict.fromkeys((self.device, torch.device("cpu")), 0)
+        for line in lines:
+            before = {device: free_memory(device) for device in largest}
+            if any(before[device] < RESERVE * size for device, size in largest.items()):
+                raise NotEnoughMemory
+            timed[line] = self._set_up(cell, line)
+            largest = {device: max(size, before[device] - free_memory(device)) for device, size in largest.items()}
+        return timed
 
     def _set_up(self, cell: SpeedCell, line: Line) -> Timed:
         if line.method == PYG:
@@ -337,31 +342,26 @@ def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:
     groups: dict[tuple[str, str, str, int], dict[Line, SpeedRecord]] = {}
     for r in records:
         groups.setdefault((r.model, r.config, r.lines, r.turn), {})[r.line] = r
-    rows = []
-    for group in groups.values():
-        labels = [line.method for line in group]
-        copy, pyg, full = (group.get(Line(method)) for method in (COPY, PYG, FULL))
-        for line, r in group.items():
-            if line.method == COPY:
-                continue
-            rival = group.get(dataclasses.replace(line, method=rival_of(line.method, labels) or ""))
-            device = group.get(Line(line.method)) if line.tier != "device" or line.redraw else None
-            rate = copy.rate if copy else None
-            work = (r.nnz_share or 0) * (_ms(full) or 0)
-            rows.append(
-                SpeedRow(
-                    record=r,
-                    vs_pyg=_over(r.ms, _ms(pyg)),
-                    vs_full=_over(r.ms, _ms(full)) if line.method != PYG else None,
-                    vs_work=_over(r.ms, work) if not r.iterations else None,
-                    vs_rival=_over(r.ms, _ms(rival)),
-                    of_device=_over(_ms(device), r.ms),
-                    of_copy=_over(r.rate, rate),
-                    product_of_copy=_over(r.product_rate, rate),
-                    vs_bound=_over(r.iteration_ms, (r.product_ms or 0) + (r.dense_ms or 0)),
-                )
-            )
-    return rows
+    return [_row(r, group) for group in groups.values() for r in group.values() if r.method != COPY]
+
+
+def _row(r: SpeedRecord, group: Mapping[Line, SpeedRecord]) -> SpeedRow:
+    line = r.line
+    copy, pyg, full = (group.get(Line(method)) for method in (COPY, PYG, FULL))
+    rival = group.get(dataclasses.replace(line, method=rival_of(line.method, [other.method for other in group]) or ""))
+    device = group.get(Line(line.method)) if line.tier != "device" or line.redraw else None
+    rate = copy.rate if copy else None
+    return SpeedRow(
+        record=r,
+        vs_pyg=_over(r.ms, _ms(pyg)),
+        vs_full=_over(r.ms, _ms(full)) if line.method != PYG else None,
+        vs_work=_over(r.ms, (r.nnz_share or 0) * (_ms(full) or 0)) if not r.iterations else None,
+        vs_rival=_over(r.ms, _ms(rival)),
+        of_device=_over(_ms(device), r.ms),
+        of_copy=_over(r.rate, rate),
+        product_of_copy=_over(r.product_rate, rate),
+        vs_bound=_over(r.iteration_ms, (r.product_ms or 0) + (r.dense_ms or 0)),
+    )
 
 
 def _ms(record: SpeedRecord | None) -> float | None:

@@ -1,8 +1,8 @@
-"""Bytes that have to move, counted, and how fast a device moves them.
+"""Bytes that a step has to move, and how fast a device moves them.
 
-The least a step has to move if every stage reads its operands once and writes its result once; i bytes a number, 4 an
-index. What a cache holds is not counted twice, what code passes over needlessly is not counted at all, so that
-(bytes / time) over the bandwidth of a copy says how close to the limit a step is.
+Every stage is counted as reading its operands once and writing its result once, with i bytes for a number and 4 for an
+index. Rows that a cache holds are not counted twice and needless passes not at all, so (bytes / time) over the
+bandwidth of a copy says how close to the limit a step is.
 
     product   A [m, k] with z entries, on rows of width w      z (4 + i) + 4 (m + 1) + i w (k + m)
     gathered  the same, a row read for every entry             z (4 + i) + 4 (m + 1) + i w (z + m)
@@ -18,7 +18,7 @@ index. What a cache holds is not counted twice, what code passes over needlessly
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -35,28 +35,28 @@ from lmc.models.recurrent import with_tolerance
 
 INDEX = 4
 REPEAT = 16
-"""Kernels are timed as often, and the fastest counts."""
+"""How often a kernel is timed; the fastest call counts."""
 ITERATIONS = 16
-"""Of the solves that are timed."""
+"""Iterations of the solves that are timed."""
 NEVER = 1e-30
 """A tolerance that no iteration reaches."""
 COPIED = {"cuda": 2**30, "cpu": 2**28}
-"""Bytes of the array whose copy is timed: far more than a cache holds."""
+"""Bytes of the array whose copy is timed: much more than a cache holds."""
 
 
 def product_bytes(A: CSR, width: int, item: int, gathered: bool = False) -> int:
-    """Of A times a matrix of this width."""
+    """Bytes of the product of A with a matrix of this width."""
     read = A.nnz if gathered else A.num_cols
     return A.nnz * (INDEX + item) + INDEX * (A.num_rows + 1) + item * width * (read + A.num_rows)
 
 
 def dense_bytes(rows: int, a: int, b: int, item: int) -> int:
-    """Of a linear map of rows from width a to width b."""
+    """Bytes of a linear map of rows from width a to width b."""
     return item * (rows * a + rows * b + a * b)
 
 
 def step_bytes(run: Run, batch: Batch, iterations: float = 0) -> int:
-    """Of one training step on a batch; ``iterations`` of a recurrent model's two solves together."""
+    """Bytes of one training step on a batch; ``iterations``: of both solves of a recurrent model together."""
     problem, model = run.problem, run.problem.model
     item = problem.dtype.itemsize
     rows = batch.operators[0].num_outputs if model.recurrent else batch.operators[0].num_inputs
@@ -83,7 +83,7 @@ def step_bytes(run: Run, batch: Batch, iterations: float = 0) -> int:
 
 
 def _input_width(run: Run) -> int:
-    """Numbers read of a row of the features; sparse ones are read entry by entry."""
+    """How many numbers of a row of features are read; sparse features are read entry by entry."""
     X, item = run.problem.X, run.problem.dtype.itemsize
     return round(X.nnz * (INDEX + item) / (item * X.num_rows)) if isinstance(X, CSR) else run.problem.model.in_width
 
@@ -101,12 +101,12 @@ def _layer_bytes(run: Run, batch: Batch, l: int, a: int, b: int, item: int) -> i
 
 
 def solved_block(batch: Batch) -> CSR:
-    """The matrix among the rows that a recurrent model's step solves for."""
+    """The block of P among the rows for which a step of a recurrent model solves."""
     return inside(operator_of(batch).forward, batch)
 
 
 def matrices_of(run: Run, batches: Sequence[Batch]) -> list[CSR]:
-    """The forward matrix of every batch, as its last layer reads it; none where all is precomputed."""
+    """The forward matrix of the last layer, for every batch; none where all aggregations are precomputed."""
     if run.problem.model.recurrent:
         return [solved_block(batch) for batch in batches]
     last = [batch.operators[-1] for batch in batches]
@@ -114,33 +114,33 @@ def matrices_of(run: Run, batches: Sequence[Batch]) -> list[CSR]:
 
 
 def product_ms(matrices: Sequence[CSR], width: int) -> float:
-    """The time of one sparse product of this width, the mean over the matrices."""
-    device, dtype = matrices[0].device, matrices[0].dtype
-    x = torch.ones(max(A.num_cols for A in matrices), width, device=device, dtype=dtype)
-    out = torch.empty(max(A.num_rows for A in matrices), width, device=device, dtype=dtype)
-
-    def all_of_them() -> None:
-        for A in matrices:
-            spmm(A, x[: A.num_cols], out=out[: A.num_rows])
-
-    return fastest_ms(all_of_them, device, 1, REPEAT) / len(matrices)
+    """The time of one sparse product of this width, mean over the matrices."""
+    like: dict[str, Any] = {"device": matrices[0].device, "dtype": matrices[0].dtype}
+    x = torch.ones(max(A.num_cols for A in matrices), width, **like)
+    out = torch.empty(max(A.num_rows for A in matrices), width, **like)
+    return _mean_ms(matrices, lambda A: spmm(A, x[: A.num_cols], out=out[: A.num_rows]))
 
 
 def dense_ms(matrices: Sequence[CSR], width: int) -> float:
-    """The time of one linear map of the matrices' rows, from this width to itself, the mean over them."""
-    device, dtype = matrices[0].device, matrices[0].dtype
-    x = torch.ones(max(A.num_rows for A in matrices), width, device=device, dtype=dtype)
-    out, W = torch.empty_like(x), torch.ones(width, width, device=device, dtype=dtype)
+    """The time of one linear map of the matrices' rows, from this width to itself, mean over the matrices."""
+    like: dict[str, Any] = {"device": matrices[0].device, "dtype": matrices[0].dtype}
+    x = torch.ones(max(A.num_rows for A in matrices), width, **like)
+    out, W = torch.empty_like(x), torch.ones(width, width, **like)
+    return _mean_ms(matrices, lambda A: torch.mm(x[: A.num_rows], W, out=out[: A.num_rows]))
+
+
+def _mean_ms(matrices: Sequence[CSR], kernel: Callable[[CSR], object]) -> float:
+    """The time of one call of the kernel, mean over the matrices."""
 
     def all_of_them() -> None:
         for A in matrices:
-            torch.mm(x[: A.num_rows], W, out=out[: A.num_rows])
+            kernel(A)
 
-    return fastest_ms(all_of_them, device, 1, REPEAT) / len(matrices)
+    return fastest_ms(all_of_them, matrices[0].device, 1, REPEAT) / len(matrices)
 
 
 def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
-    """The time of one iteration of a recurrent model's forward solver, the mean over the matrices."""
+    """The time of one iteration of the forward solver of a recurrent model, mean over the matrices."""
     model = recurrent_model(run.problem.model)
     endless = with_tolerance(replace(cast(Any, model.solver), max_steps=ITERATIONS), NEVER)
     W = model.W.detach()
@@ -153,7 +153,7 @@ def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
             counts.append(Equilibrium(A, A, W, endless).states(C, torch.zeros_like(C)).steps)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SolverWarning)  # that it does not settle is meant
+        warnings.simplefilter("ignore", SolverWarning)  # the solves are not meant to converge
         return fastest_ms(all_of_them, matrices[0].device, 1, REPEAT // 4) / sum(counts)
 
 

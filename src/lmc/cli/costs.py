@@ -1,14 +1,14 @@
 """What ``lmc bench speed``, ``memory`` and ``scale`` share: the shape of the models, tiers, and how often is timed."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 import typer
 
 from lmc.bench.epoch import Setup
 from lmc.cli.lists import parse_list
-from lmc.cli.study import C, Hidden, Layers, R, Seed, Study
+from lmc.cli.study import C, Hidden, Layers, R, Seed, Study, device_text
 from lmc.errors import ConfigError
 
 AutoDataset = Annotated[
@@ -32,6 +32,8 @@ TIERS = ("device", "host", "disk")
 class CostStudy(Study[C, R]):
     """A study of what training costs, for models of one shape."""
 
+    shared: ClassVar[tuple[str, ...]] = ("hidden", "layers", "dropout", "norm", "seed")
+
     hidden: Hidden = 256
     layers: Layers = 3
     dropout: Annotated[float, typer.Option(help="Dropout rate between layers.")] = 0.5
@@ -52,9 +54,8 @@ class CostStudy(Study[C, R]):
             precision=precision,
         )
 
-    def shape(self) -> dict[str, object]:
-        """The settings that all lines of a folder share."""
-        return {k: getattr(self, k) for k in ("hidden", "layers", "dropout", "norm", "seed")}
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"device": device_text(self.on, self.tf32)}
 
     def model_text(self) -> str:
         """The GCN in words."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -57,30 +56,18 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
         parts, clusters = parse_config(cell.config)
         return parse_method(cell.method, parts=parts, clusters=clusters)
 
-    def subject(self) -> str:
-        """Graph and device."""
-        return f"{super().subject()}-{self.on.type}"
-
-    def settings(self) -> dict[str, Any]:
-        """Graph, device and model."""
-        return {"graph": self.graph.name, "data": self.graph.checksum, "device": self.device_facts, **self.shape()}
-
     def facts(self) -> list[tuple[str, str]]:
-        """Graph and model."""
-        return [("graph", repr(self.graph)), ("model", self.model_text())]
+        return [*super().facts(), ("model", self.model_text())]
 
     def measure(self, cell: MemoryCell) -> list[MemoryRecord]:
-        """Plan and measure a line."""
         return [measure_cell(self.graph, cell, self.method_of(cell), self.setup_with(), self.on)]
 
     def describe(self, record: MemoryRecord) -> str:
-        """The memory of a step."""
         predicted = record.predicted_step
         text = "no prediction" if predicted is None else f"predicted {megabytes(predicted)}"
         return f"{_name(record)}: a step of {megabytes(record.step)} MB ({text})"
 
     def tables(self, records: Sequence[MemoryRecord]) -> list[TextTable]:
-        """One row for each line."""
         headers = ["method", "parts/clusters", "tier", "core", "halo", "step (predicted)", "error", "lives (predicted)"]
         headers += ["error", "on host (predicted)", "on disk (predicted)", "total"]
         rows = []
@@ -94,7 +81,6 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
         return [TextTable(headers, rows, CAPTION).without_empty()]
 
     def figure(self, records: Sequence[MemoryRecord]) -> Figure:
-        """Measured bytes as bars, predicted ones as marks."""
 
         def panel(title: str, field: str) -> Panel:
             names = (field, f"predicted_{field}")

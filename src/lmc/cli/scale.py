@@ -73,7 +73,6 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         return Sizes(scales, parts, clusters, sweep, at, [FULL, *(label for label in methods if label != FULL)])
 
     def cells(self) -> list[ScaleCell]:
-        """All lines, graph by graph."""
         assert self.setup
         cells = self.sizes.cells()
         found = lookalikes.parse(self.dataset)
@@ -86,16 +85,12 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         return cells
 
     def subject(self) -> str:
-        """Graph and device."""
         return f"{self.dataset}-{self.on.type}"
 
     def settings(self) -> dict[str, Any]:
-        """Graph, device, model and division."""
-        shared = {"graph": self.dataset, "device": self.device_facts, **self.shape()}
-        return shared | {"clusters": self.sizes.clusters, "at": self.sizes.at}
+        return super().settings() | {"graph": self.dataset, "clusters": self.clusters, "at": self.sizes.at}
 
     def facts(self) -> list[tuple[str, str]]:
-        """Graphs, model, and how often is timed."""
         return [
             ("graph", f"{self.dataset} at {', '.join(f'{scale:g}' for scale in self.sizes.scales)}"),
             ("model", self.model_text()),
@@ -103,7 +98,6 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         ]
 
     def measure(self, cell: ScaleCell) -> list[ScaleRecord]:
-        """Time and measure a line."""
         return [measure_cell(self._graph(cell.scale), cell, self.method_of(cell), self.setup, self.on)]
 
     @cached_property
@@ -118,12 +112,10 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         return parse_method(cell.method, parts=parts, clusters=clusters, partition=self.partition)
 
     def describe(self, record: ScaleRecord) -> str:
-        """Time and memory."""
         r, config = record, "" if record.config == WHOLE else f" {record.config}"
         return f"{r.edges:,} edges, {r.method}{config}: {milliseconds(r.ms)} ms, {megabytes(r.peak)} MB"
 
     def tables(self, records: Sequence[ScaleRecord]) -> list[TextTable]:
-        """One row for each line; then the powers by which cost grows."""
         tables = [costs_table(records)]
         slopes = slopes_of(over_sizes(records, self.saved()["clusters"]))
         if slopes:
@@ -131,7 +123,6 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         return tables
 
     def figure(self, records: Sequence[ScaleRecord]) -> Figure:
-        """Time and memory over edges and over clusters per batch."""
         saved = self.saved()
         sizes, swept = over_sizes(records, saved["clusters"]), over_clusters(records, saved["at"])
         edges = f"{next((r.edges for lines in swept.values() for r in lines), 0) / 1e6:.2g} M edges"

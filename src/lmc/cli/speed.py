@@ -1,9 +1,9 @@
 """``lmc bench speed``."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from matplotlib.figure import Figure
@@ -43,6 +43,7 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
     """Time epochs of several models, methods, divisions and tiers in turn, and the bytes that they move."""
 
     name, cell, record = "speed", SpeedCell, SpeedRecord
+    shared = (*CostStudy.shared, "precision")
 
     dataset: AutoDataset = "auto"
     models: Annotated[str, typer.Option(help="gcn, gcnii (one layer more) and recgcn (lmc4rec for lmc).")] = (
@@ -106,7 +107,6 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
         return varied
 
     def cells(self) -> list[SpeedCell]:
-        """One cell for each group."""
         assert self.setup
         groups = self.course.groups()
         for cell, lines in groups.items():  # a wrong option is refused before a graph is loaded
@@ -120,42 +120,28 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
         parts, clusters = parse_config(cell.config)
         return parse_method(line.method, parts=parts, clusters=clusters, redraw=line.redraw or None)
 
-    def subject(self) -> str:
-        """Graph and device."""
-        return f"{super().subject()}-{self.on.type}"
-
-    def settings(self) -> dict[str, Any]:
-        """Graph, device and model."""
-        shape = {k: v for k, v in asdict(self.setup).items() if k not in ("repeat", "warmup")}
-        return {"graph": self.graph.name, "data": self.graph.checksum, "device": self.device_facts, **shape}
-
     def facts(self) -> list[tuple[str, str]]:
-        """Graph, models, and how often they are timed."""
         return [
-            ("graph", repr(self.graph)),
+            *super().facts(),
             ("models", f"{', '.join(self.course.models)}; layers of {self.hidden}, dropout {self.dropout:g}"),
             ("time", epochs_text(self.setup)),
         ]
 
     def measure(self, cell: SpeedCell) -> list[SpeedRecord]:
-        """Time the lines of a group in turn."""
         course = self.course
         watch = Stopwatch(self.graph, self.setup, self.on, self.method_of, course.with_baselines, self.out.print)
         return watch.measure(cell, course.groups()[cell])
 
     def describe(self, record: SpeedRecord) -> str:
-        """The time of a line."""
         if record.method == COPY:
             return f"copy: {(record.rate or 0) / 1e9:,.1f} GB/s"
         return f"{record.model} {record.config}, {record.line}: {milliseconds(record.ms)} ms"
 
     def tables(self, records: Sequence[SpeedRecord]) -> list[TextTable]:
-        """Times and ratios, then bytes."""
         rows = speed_rows(records)
         return [times_table(rows), bytes_table(rows, [r.rate or 0 for r in records if r.method == COPY])]
 
     def figure(self, records: Sequence[SpeedRecord]) -> Figure:
-        """Times, and bytes a second."""
         rows, saved = speed_rows(records), self.saved()
         panels = [
             Panel("milliseconds an epoch", [row.record.ms for row in rows], log=True),

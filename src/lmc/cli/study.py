@@ -68,6 +68,8 @@ class Study(ABC, Generic[C, R]):
     name: ClassVar[str]
     cell: ClassVar[type[Any]]
     record: ClassVar[type[Any]]
+    shared: ClassVar[tuple[str, ...]] = ()
+    """Options whose values all lines of a folder share."""
     tf32: ClassVar[bool] = True
     """Whether products on a GPU use TF32, as training there does."""
 
@@ -85,9 +87,9 @@ class Study(ABC, Generic[C, R]):
     def cells(self) -> list[C]:
         """All cells in the order in which they are measured; wrong options are refused here."""
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Settings that all lines of a folder share."""
+        """The settings that all lines of a folder share."""
+        return {"device": self.on.type} | {name: getattr(self, name) for name in self.shared}
 
     @abstractmethod
     def facts(self) -> list[tuple[str, str]]:
@@ -122,12 +124,6 @@ class Study(ABC, Generic[C, R]):
         """The device that is measured."""
         return check_device(self.device)
 
-    @property
-    def device_facts(self) -> str:
-        """The device in words."""
-        products = "TF32" if self.tf32 and self.on.type == "cuda" else "float32"
-        return f"{device_name(self.on)}, {products} products, torch {torch.__version__}"
-
     @cached_property
     def folder(self) -> Path:
         """Where the study is kept."""
@@ -154,7 +150,7 @@ class Study(ABC, Generic[C, R]):
         with matmul_precision(self.on, self.tf32):
             self._open(self.settings())
             done = len(cells) - len(self.left(cells))
-            lines = [("device", self.device_facts), ("cells", f"{len(cells)}, of which {done} are done")]
+            lines = [("device", device_text(self.on, self.tf32)), ("cells", f"{len(cells)}, of which {done} are done")]
             self.out.print(facts([*self.facts(), *lines, ("run folder", str(self.folder))]))
             left, interrupted = self._work(cells, started)
         self._show()
@@ -265,9 +261,21 @@ class GraphStudy(Study[C, R]):
         """The graph, loaded when it is first used."""
         return lmc.data.load(self.source, data_dir=self.data_dir, scale=self.scale)
 
+    def settings(self) -> dict[str, Any]:
+        return {"graph": self.graph.name, "data": self.graph.checksum} | super().settings()
+
+    def facts(self) -> list[tuple[str, str]]:
+        return [("graph", repr(self.graph))]
+
     def subject(self) -> str:
-        """The graph's name, with its scale."""
-        return self.source if self.scale is None else f"{self.source}@{self.scale:g}"
+        graph = self.source if self.scale is None else f"{self.source}@{self.scale:g}"
+        return f"{graph}-{self.on.type}"
+
+
+def device_text(device: torch.device, tf32: bool) -> str:
+    """A device in words, with the precision of its products."""
+    products = "TF32" if tf32 and device.type == "cuda" else "float32"
+    return f"{device_name(device)}, {products} products, torch {torch.__version__}"
 
 
 def command_of(study: type[Study[Any, Any]], program: str = "lmc") -> Callable[..., None]:

@@ -104,13 +104,12 @@ def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: M
     with_numbers = len(errors) * len(layers) <= 16
     for k, (label, by_layer) in enumerate(errors.items()):
         look, offset = looks[label], (k - (len(errors) - 1) / 2) * width
-        bars = [(i + offset, by_layer.get(layer, 0)) for i, layer in enumerate(layers)]
-        for place, height in ((place, height) for place, height in bars if 0 < height < math.inf):
-            axes.bar(place, height, 0.9 * width, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
-            if with_numbers:
-                axes.annotate(
-                    f"{height:.2g}", (place, height), (0, 2), textcoords="offset points", ha="center", fontsize=8
-                )
+        for i, height in enumerate(by_layer.get(layer, 0) for layer in layers):
+            if not 0 < height < math.inf:
+                continue
+            at, text = (i + offset, height), f"{height:.2g}" if with_numbers else ""
+            axes.bar(*at, 0.9 * width, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
+            axes.annotate(text, at, (0, 2), textcoords="offset points", ha="center", fontsize=8)
     axes.set_yscale("log")
     if heights:
         axes.set_ylim(min(heights) / 2, max(heights) * 1.25)

@@ -67,19 +67,19 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
 
 
 def _draw(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
+    bars, marks = ([(i, v) for i, v in enumerate(values) if v is not None] for values in (panel.bars, panel.marks))
+    known = [v for _, v in (*bars, *marks) if v > 0]
+    least = min(known, default=1.0) / 2 if panel.log else 0.0
     if panel.log:
         axes.set_xscale("log")
         plain_decimals(axes.xaxis)
-    known = [v for v in (*panel.bars, *panel.marks) if v is not None and v > 0]
-    least = min(known, default=1.0) / 2 if panel.log else 0.0
-    for i, value in ((i, value) for i, value in enumerate(panel.bars) if value is not None):
+    for i, value in bars:
         axes.barh(i, value - least, 0.72, left=least, color=colours[i])
         if panel.numbers:
             text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
             axes.annotate(text, (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
-    for i, mark in enumerate(panel.marks):
-        if mark is not None:
-            axes.plot([mark], [i], **_DIAMOND)
+    for i, value in marks:
+        axes.plot([value], [i], **_DIAMOND)
     if panel.limit is not None:
         axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if panel.marked:
