@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.table import Table
 
 
@@ -26,10 +27,10 @@ class TextTable:
 
     def rich(self) -> Table:
         """The table for the console; bold values have a star for terminals without bold type."""
-        table = Table(caption=self.caption, caption_justify="left")
+        table = Table(caption=self.caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=0)
         for k, header in enumerate(self.headers):
-            justify = "left" if k < self.named else "right"
-            table.add_column(header.replace("[", "\\["), justify=justify, overflow="fold")  # type: ignore[arg-type]
+            is_name, text = k < self.named, header.replace("[", "\\[")
+            table.add_column(text, justify="left" if is_name else "right", no_wrap=is_name, overflow="fold")
         for row in self.rows:
             table.add_row(*[f"[bold]{v.strip('*')}*[/bold]" if v.startswith("**") else v for v in row])
         return table
