@@ -16,7 +16,6 @@ import torch
 from lmc.bench import traffic
 from lmc.bench.epoch import Setup, Timed, timed_pyg, timed_run
 from lmc.bench.measure import free
-from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import FullBatch, Method
 from lmc.stores import free_memory
@@ -370,10 +369,3 @@ def _ms(record: SpeedRecord | None) -> float | None:
 
 def _over(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
-
-
-def check_models(names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse models that cannot be timed."""
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ConfigError(f"expected models of {', '.join(known)} (got {', '.join(unknown)})")

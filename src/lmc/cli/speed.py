@@ -9,7 +9,7 @@ import typer
 from matplotlib.figure import Figure
 
 from lmc.bench.epoch import MODELS, Setup
-from lmc.bench.speed import COPY, Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, check_models, speed_rows
+from lmc.bench.speed import COPY, Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
 from lmc.cli.costs import RIVALS, AutoDataset, CostStudy, Repeat, SomeConfigs, Tiers, Warmup, epochs_text, parse_tiers
 from lmc.cli.lists import first_of, methods_in, parse_config, parse_configs, parse_list
 from lmc.cli.spec import parse_method
@@ -74,7 +74,9 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
     def course(self) -> Course:
         """What is timed."""
         models = parse_list(self.models, "--models", str)
-        check_models(models, MODELS)
+        unknown = [name for name in models if name not in MODELS]
+        if unknown:
+            raise ConfigError(f"expected models of {', '.join(MODELS)} (got {', '.join(unknown)})")
         on_gpu = self.on.type == "cuda"
         configs = parse_configs(self.configs or ("80/40,80/10,80/1" if on_gpu else "80/40,80/10"))
         labels = {model: labels_for(model, methods_in(configs[0], self.methods)) for model in models}
