@@ -36,7 +36,7 @@ def test_logits_in_chunks_equal_the_full_forward_pass(which: int, size: int) -> 
     chunks = [slice(a, min(a + size, g.num_nodes)) for a in range(0, g.num_nodes, size)]
     store = lmc.stores.Device()
     states = dict(exact_states(problem, chunks, lambda _, w: store.table(8, w, torch.float64, problem.device)))
-    logits = torch.cat([part for _, part in exact_logits(problem, chunks, states[model.num_layers])])
+    logits = torch.cat([part for _, part in exact_logits(problem, chunks, [states[model.num_layers]])])
     model.eval()
     whole = model(g.x.to(dtype=torch.float64), Aggregation.exact(gcn_norm(g.adj, torch.float64)))
     assert torch.allclose(logits, whole, rtol=0, atol=1e-12)

@@ -81,8 +81,7 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
         yield
         return
     limit, total = parse_memory(memory), torch.cuda.get_device_properties(device).total_memory
-    gc.collect()  # earlier runs of this process and the plan's probe count towards the limit until they are freed
-    torch.cuda.empty_cache()
+    _release_cached_memory()
     # torch takes an index here, or None for the current device, and no "cuda" without one
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.index)
     try:
@@ -95,6 +94,18 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
         ) from error
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device.index)
+
+
+def _release_cached_memory() -> None:
+    """Free what earlier work of this process left on the GPU: until then it counts towards the limit.
+
+    A workspace of cuBLAS lives as long as the process. Where it was cut out of a large cached block, the whole block
+    would stay reserved.
+    """
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
 
 
 def plan_table(found: Plan) -> Table:
