@@ -58,30 +58,7 @@ _ROOMS = (
     "train",
 )
 
-__all__ = [
-    "EpochRecord",
-    "Graph",
-    "Placement",
-    "RunRecord",
-    "data",
-    "diagnostics",
-    "engine",
-    "errors",
-    "evaluate",
-    "fit",
-    "graph",
-    "keep_memory",
-    "load",
-    "methods",
-    "models",
-    "partition",
-    "results",
-    "save",
-    "stores",
-    "testing",
-    "train",
-    "wrap",
-]
+__all__ = [*_HOMES, *_ROOMS]
 
 
 def __getattr__(name: str) -> object:

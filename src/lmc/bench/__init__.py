@@ -2,5 +2,3 @@
 
 from lmc.bench.compare import Contestant, Event, compare, contestants, layer_of
 from lmc.bench.epoch import Setup
-
-__all__ = ["Contestant", "Event", "Setup", "compare", "contestants", "layer_of"]

@@ -1,5 +1,3 @@
 """The command line: the one room that prints."""
 
 from lmc.cli.app import app, main
-
-__all__ = ["app", "main"]

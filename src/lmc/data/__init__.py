@@ -4,5 +4,3 @@ from lmc.data.loader import load
 from lmc.data.npz import write as save
 from lmc.data.pyg import from_splits
 from lmc.data.registry import Info, describe, names
-
-__all__ = ["Info", "describe", "from_splits", "load", "names", "save"]

@@ -5,24 +5,3 @@ from lmc.diagnostics.equilibrium import EstimatedErrors, EstimateProbe, estimate
 from lmc.diagnostics.gradient import GradientError, GradientProbe, gradient_error
 from lmc.diagnostics.plan import Plan, divide, largest_clusters, plan, remedy
 from lmc.diagnostics.staleness import Staleness, staleness
-
-__all__ = [
-    "EstimateProbe",
-    "EstimatedErrors",
-    "GradientError",
-    "GradientProbe",
-    "Memory",
-    "Messages",
-    "Plan",
-    "Staleness",
-    "divide",
-    "estimated_errors",
-    "gradient_error",
-    "largest_clusters",
-    "memory",
-    "messages_kept",
-    "peak_bytes",
-    "plan",
-    "remedy",
-    "staleness",
-]

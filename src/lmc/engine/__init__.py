@@ -12,5 +12,3 @@ exact       exact states and adjoints of all nodes, chunk by chunk
 from lmc.engine.bind import bind, check_fit
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run, StepStats
-
-__all__ = ["Problem", "Run", "StepStats", "bind", "check_fit"]

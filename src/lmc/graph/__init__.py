@@ -8,25 +8,3 @@ from lmc.graph.live_tensors import live_tensors
 from lmc.graph.normalise import NORMALISATIONS, gcn_norm, normalise, renormalise
 from lmc.graph.product import Aggregation, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm
 from lmc.graph.subgraph import Extractor
-
-__all__ = [
-    "CSR",
-    "NORMALISATIONS",
-    "SPLITS",
-    "Aggregation",
-    "Batch",
-    "Extractor",
-    "Graph",
-    "Precomputed",
-    "WithStoredHalo",
-    "accumulate",
-    "gcn_norm",
-    "hstack",
-    "live_tensors",
-    "normalise",
-    "offload",
-    "renormalise",
-    "row_chunks",
-    "sparse_product",
-    "spmm",
-]

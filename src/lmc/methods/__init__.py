@@ -56,33 +56,3 @@ def recommended(model: Model) -> type[Method]:
     if model.recurrent:
         return LMC4Rec
     return CMC if model.linear else LMC4Conv
-
-
-__all__ = [
-    "CMC",
-    "GAS",
-    "LADIES",
-    "METHODS",
-    "SIGN",
-    "SSE",
-    "VRGCN",
-    "BackwardSGD",
-    "CMC4Rec",
-    "ClusterGCN",
-    "ClusterMethod",
-    "DropEdge",
-    "FastGCN",
-    "FullBatch",
-    "GraphFM",
-    "GraphFMIB",
-    "GraphSAGE",
-    "GraphSAINT",
-    "HistoryMethod",
-    "LMC4Conv",
-    "LMC4Rec",
-    "Method",
-    "SamplingMethod",
-    "ShaDow",
-    "Traits",
-    "recommended",
-]

@@ -21,29 +21,3 @@ MODELS: dict[str, type[Model]] = {
     cls.__name__.lower(): cls for cls in (GCN, GCNII, SAGE, GIN, GAT, APPNP, PNA, SIGN, RecGCN)
 }
 """Every model by its name on the command line."""
-
-__all__ = [
-    "APPNP",
-    "GAT",
-    "GCN",
-    "GCNII",
-    "GIN",
-    "MODELS",
-    "PNA",
-    "SAGE",
-    "SIGN",
-    "Activation",
-    "BatchNorm",
-    "Bias",
-    "Layer",
-    "LayerNorm",
-    "Linear",
-    "Model",
-    "Operator",
-    "Pass",
-    "RecGCN",
-    "Recurrent",
-    "evaluating",
-    "modes_kept",
-    "recurrent_model",
-]

@@ -9,5 +9,3 @@
 """
 
 from lmc.pyg.wrap import wrap
-
-__all__ = ["wrap"]

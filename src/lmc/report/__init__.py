@@ -4,5 +4,3 @@ from lmc.report.compare import compare_figure
 from lmc.report.looks import save
 from lmc.report.rows import Panel, rows_figure
 from lmc.report.scale import Growth, scale_figure
-
-__all__ = ["Growth", "Panel", "compare_figure", "rows_figure", "save", "scale_figure"]

@@ -8,23 +8,3 @@ from lmc.sampling.neighbours import Hop, Neighbours, joined, places
 from lmc.sampling.rows import num_batches, shuffled
 from lmc.sampling.saint import Edges, Nodes, NodeSampler, Walks
 from lmc.sampling.seeds import derive, generator
-
-__all__ = [
-    "Clusters",
-    "ColumnNorms",
-    "Edges",
-    "Hop",
-    "Neighbours",
-    "NodeSampler",
-    "Nodes",
-    "Thinner",
-    "Walks",
-    "derive",
-    "egos",
-    "generator",
-    "importance_weights",
-    "joined",
-    "num_batches",
-    "places",
-    "shuffled",
-]

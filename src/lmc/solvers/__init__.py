@@ -16,6 +16,3 @@ def solver(choice: str | Solver) -> Solver:
     if choice not in SOLVERS:
         raise ConfigError(f"expected a solver in {sorted(SOLVERS)} (got {choice!r})")
     return SOLVERS[choice]()
-
-
-__all__ = ["SOLVERS", "Anderson", "Map", "Picard", "Solution", "Solver", "best_factor", "solve", "solver"]

@@ -61,32 +61,3 @@ from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_
 from lmc.stores.registry import TIERS, store
 from lmc.stores.staged import StagedTable
 from lmc.stores.staging import Staging, WriteLogs
-
-__all__ = [
-    "PRECISIONS",
-    "TIERS",
-    "Auto",
-    "BundleMember",
-    "Device",
-    "DeviceTable",
-    "Disk",
-    "FileRows",
-    "HostRows",
-    "InPlace",
-    "Pinned",
-    "Placement",
-    "Rows",
-    "StagedTable",
-    "Staging",
-    "Store",
-    "Table",
-    "WriteLogs",
-    "check_device",
-    "free_memory",
-    "host_zeros",
-    "in_place",
-    "overwrite",
-    "placement_on",
-    "store",
-    "tables_of",
-]

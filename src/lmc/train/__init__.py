@@ -7,15 +7,3 @@ from lmc.train.loop import train, train_epoch, train_step
 from lmc.train.optimiser import adam
 from lmc.train.run_folder import config_of
 from lmc.train.settings import Settings
-
-__all__ = [
-    "Settings",
-    "adam",
-    "config_of",
-    "evaluate",
-    "fit",
-    "stop_on_interrupt",
-    "train",
-    "train_epoch",
-    "train_step",
-]
