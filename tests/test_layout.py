@@ -28,8 +28,8 @@ LEFT_TO_RIGHT = [
     {"bench"},
     {"cli"},
 ]
-EXCEPTIONS = {"methods/protocol.py": {"engine"}, "methods/drop_edge.py": {"engine"}}
-"""``Method.bind`` is the one call from a method into the engine; DropEdge overrides it."""
+EXCEPTIONS = {"methods/protocol.py": {"engine"}}
+"""``Method.bind`` is the one call from a method into the engine."""
 DRAWS_FROM_RECORDS = "report"
 PLUG_IN, PLUG_IN_IMPORTS, PLUG_IN_IS_IMPORTED_BY = "pyg", {"models", "graph", "kernels", "errors"}, "testing"
 """The plug-in stands beside the order: only one room, and the front of the package, may import it."""

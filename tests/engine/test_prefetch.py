@@ -42,7 +42,7 @@ class _Stream:
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads as on a GPU, streams that do nothing."""
-    monkeypatch.setattr(prefetch, "_beside", lambda _: _Stream())
+    monkeypatch.setattr(prefetch, "_draw_stream", lambda _: _Stream())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _=None: _Stream())
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())

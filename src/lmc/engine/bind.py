@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmc.engine.kinds import Kind, kind_of
-from lmc.engine.precision import row_type
-from lmc.engine.problem import Problem
+from lmc.engine.kinds import kind_of
+from lmc.engine.layered import Layered
+from lmc.engine.problem import Problem, row_dtype
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -26,18 +26,15 @@ def bind(
     placement: Placement | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
-    schedule: DropEdge | None = None,
 ) -> Run:
-    """A run of ``method``; see :meth:`lmc.methods.Method.bind`.
-
-    Args:
-        schedule: another graph on the same nodes in every epoch.
-    """
+    """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
     check_fit(graph, model)
+    schedule = method if isinstance(method, DropEdge) else None
+    method = method if schedule is None else schedule.inner
     kind = kind_of(model)
     _check_method(schedule or method, method, kind, model, placement)
-    row_type(placement.precision, model, kind, placement.training_device)  # refuses before the graph is divided
+    row_dtype(placement, model)  # what it refuses is refused before the graph is divided
     if parts is not None:
         parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
     clusters = method.clusters(graph, parts, seed)
@@ -65,7 +62,7 @@ def bind(
     return Run(method, problem, clusters, seed, schedule)
 
 
-def _check_method(outer: Method, method: Method, kind: Kind, model: Model, placement: Placement) -> None:
+def _check_method(outer: Method, method: Method, kind: Layered, model: Model, placement: Placement) -> None:
     """Refuse a method that cannot train this kind of model, or not with this placement."""
     title = outer.traits.title
     for each in (outer, method):

@@ -1,4 +1,4 @@
-"""Where the features live: on the training device, or on a slower tier from which the rows of a batch travel."""
+"""The features on their tier: on the training device, or on a slower one from which the rows of a batch are fetched."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from lmc.graph import CSR, Extractor, Graph, hstack, row_chunks, sparse_product,
 from lmc.stores import Auto, Disk, HostRows, Pinned, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
-"""Numbers in the features that one piece of P X reads."""
+"""Numbers in the features that one chunk of P X reads."""
 
 
 def tier_of(choice: str | Store, graph: Graph, width: int, dtype: torch.dtype, device: torch.device) -> Store:
     """The tier for features of this width; the choice that "auto" makes, by free memory."""
     tier = store(choice)
     if isinstance(tier, Auto):
-        size = _entries(graph.x) * (8 if isinstance(graph.x, CSR) else dtype.itemsize) * width // graph.num_features
+        x = graph.x
+        size = (8 * x.nnz if isinstance(x, CSR) else dtype.itemsize * x.numel()) * width // graph.num_features
         tier = tier.choose(size, device)
         tier = Pinned() if isinstance(graph.x, CSR) and tier.name == "disk" else tier
     if isinstance(graph.x, CSR) and tier.name == "disk":
@@ -28,14 +29,16 @@ def tier_of(choice: str | Store, graph: Graph, width: int, dtype: torch.dtype, d
 
 
 def permuted(graph: Graph, order: Tensor | None, tier: Store, device: torch.device) -> tuple[Graph, Table | None]:
-    """The graph in run order, and its features as a table where they shall lie on disk: they go there at once, and are
-    never in memory twice."""
+    """The graph in run order, and its features as a table where they are kept on disk: they are written there first, so
+    that they are never in memory twice."""
     if not isinstance(tier, Disk) or isinstance(graph.x, CSR):
         return graph if order is None else graph.permute(order), None
     x, n = graph.x, graph.num_nodes
     table = tier.table(n, x.shape[1], x.dtype, device)
     order = torch.arange(n) if order is None else order.cpu()
-    for rows in runs(n, max(1, CHUNK // x.shape[1])):
+    step = max(1, CHUNK // x.shape[1])
+    for start in range(0, n, step):
+        rows = slice(start, min(n, start + step))
         table.push(rows, x[order[rows].to(x.device)].cpu())
     return graph.permute(order, x=table.data()), table
 
@@ -43,9 +46,9 @@ def permuted(graph: Graph, order: Tensor | None, tier: Store, device: torch.devi
 def aggregated_features(
     P: CSR, x: Tensor | CSR, table: Table | None, tier: Store, both: bool, dtype: torch.dtype
 ) -> Tensor | CSR | Table:
-    """P X, with X beside it where the model reads ``both``, on the tier; P is on the training device.
+    """P X on its tier, with X beside it where the model reads ``both``.
 
-    It is summed in the type of P, and kept as ``dtype``; sparse features stay in the former.
+    It is summed in the dtype of P and kept as ``dtype``; sparse features keep the dtype of P.
     """
     if isinstance(x, CSR):
         home = P.device if tier.name == "device" else torch.device("cpu")
@@ -71,7 +74,7 @@ def aggregated_features(
 def plain_features(
     x: Tensor | CSR, table: Table | None, tier: Store, device: torch.device, dtype: torch.dtype
 ) -> Tensor | CSR | Table:
-    """X on the tier, without a copy where it lies there already."""
+    """X on its tier, without a copy where it is there already."""
     if isinstance(x, CSR):
         return x.to(device if tier.name == "device" else "cpu", dtype)
     if tier.name == "device":
@@ -82,12 +85,3 @@ def plain_features(
     found = tier.table(n, d, dtype, device)
     overwrite(found, x)
     return found
-
-
-def runs(n: int, step: int) -> list[slice]:
-    """The rows 0 .. n - 1 in runs of ``step``."""
-    return [slice(start, min(n, start + step)) for start in range(0, n, step)]
-
-
-def _entries(x: Tensor | CSR) -> int:
-    return x.nnz if isinstance(x, CSR) else x.numel()

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lmc.engine.exact import Chunk, Chunks, MakeTable, cut
-from lmc.engine.kinds import Estimate
 from lmc.engine.problem import Problem
 from lmc.graph import CSR, Batch
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Widths
@@ -20,9 +19,22 @@ from lmc.stores import Rows, Table
 if TYPE_CHECKING:
     from lmc.engine.run import Run
 
+Estimate = tuple[list[Tensor], Tensor]
+"""The gradients of all parameters, and the loss, of a batch; both without the factor b/c."""
+
 
 class Layered:
-    """An encoder, layers, a decoder: between two layers a method may change the state."""
+    """An encoder, layers, a decoder: between two layers a method may change the state.
+
+    This is also what the engine asks of any kind of model; the other kinds override what differs.
+
+    Args:
+        trained_as: what a method's ``traits.trains`` has to contain.
+        refusal: what a method that does not train this kind wants instead, and which method does train it.
+        bracketed: a step reads every row once, so that transfers can be bracketed by its beginning and end.
+        reads_batches_only: no more is read of the edges than those of a batch, so that they may stay on the host.
+        logits_read_all_layers: the logits read the states of all layers instead of the last one's.
+    """
 
     trained_as = "layered"
     refusal = ("a fixed point", "LMC4Conv")
@@ -31,28 +43,35 @@ class Layered:
     logits_read_all_layers = False
 
     def bfloat16_obstacle(self, model: Model) -> str | None:
+        """Why rows cannot be bfloat16; None where they can."""
         if model.linear:
             return None
         return "its aggregation takes differences or exponentials of rows, which enlarge their rounding"
 
     def records(self, problem: Problem) -> bool:
+        """Whether steps of fixed batches can be recorded as CUDA graphs."""
         # sparse features that are transferred from the host are other tensors in every step
         constant_addresses = problem.features == "device" or problem.stored is not None
         return problem.device.type == "cuda" and constant_addresses and problem.model.recordable
 
     def first_layer(self, problem: Problem) -> str:
+        """What layer 1 reads, in one word."""
         return "complete" if problem.aggregated else "pruned"
 
     def tables(self, method: Method, problem: ProblemView) -> Widths:
+        """The tables that a method keeps on this kind of model."""
         return method.tables(problem)
 
     def numbers(self) -> dict[str, Tensor]:
+        """Small tensors that the kind itself keeps between steps, on the host."""
         return {}
 
     def rows_read(self, method: Method, batch: Batch) -> tuple[Rows, ...]:
+        """The rows at which a step pulls tables."""
         return tuple(getattr(batch, name) for name in method.traits.reads)
 
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
+        """The method's estimate on a batch; with ``keep``, tables are updated."""
         method, problem, step = run.method, run.problem, run.step(batch, keep, dropout)
         traits = method.traits
         problem.model.train()
@@ -81,10 +100,12 @@ class Layered:
         return problem.finish(s, p)
 
     def fill_chunks(self, problem: Problem, chunks: Chunks) -> Chunks:
+        """The chunks in which tables are filled, where ``chunks`` are the cores of the batches."""
         return chunks
 
     @torch.no_grad()
     def states(self, problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
+        """(l, table of the exact states of layer l) for l = 1..L."""
         previous: Table | None = None
         with evaluating(problem.model):
             for l, width in enumerate(problem.model.widths, start=1):
@@ -99,7 +120,10 @@ class Layered:
     def adjoints(
         self, problem: Problem, chunks: Chunks, H: Sequence[Table], make: MakeTable
     ) -> Iterator[tuple[int, Table]]:
-        """Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete."""
+        """(l, table of V^l = dL/ds^l) for l = L..1.
+
+        Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete.
+        """
         L, graph = problem.model.num_layers, problem.graph
         with evaluating(problem.model):
             above = make(L, problem.model.widths[-1])
@@ -121,9 +145,11 @@ class Layered:
                 above = table
 
     def logits(self, problem: Problem, rows: Rows, states: Sequence[Tensor]) -> Tensor:
+        """Logits of rows from their states of all layers, or of the last one."""
         return problem.finish(states[-1], Pass())
 
     def messages(self, problem: Problem, l: int, rows: Rows, states: Sequence[Table]) -> Tensor:
+        """The rows that layer l aggregates."""
         if l > 1:
             return problem.model.layer(l - 1).activate(states[l - 2].pull(rows), Pass())
         h0 = problem.encode(problem.inputs(rows), Pass())

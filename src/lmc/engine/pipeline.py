@@ -9,19 +9,17 @@ Batches are drawn ahead, rows are prefetched, steps are recorded as CUDA graphs,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 from lmc.engine.batches import Batches
-from lmc.engine.cuda_graphs import Recorder
-from lmc.engine.kinds import Estimate
+from lmc.engine.cuda_graphs import Compute, Recorder
+from lmc.engine.layered import Estimate
 from lmc.engine.prefetch import ConcurrentDraw, Lookahead
 from lmc.graph import Batch
 from lmc.methods.protocol import Tables
 from lmc.stores import Rows, Staging
-
-Compute = Callable[[], Estimate]
 
 
 class Pipeline:

@@ -1,4 +1,4 @@
-"""Batches with one of them known in advance, so that what it reads can be sent for."""
+"""Batches that are made ahead of their step, so that what they read can be prefetched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmc.graph import Batch, Graph, live_tensors
 
 
 class Lookahead:
-    """An iterator over batches that can also tell which one comes next."""
+    """An iterator over batches that can look at the next one."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
@@ -27,7 +27,7 @@ class Lookahead:
         return batch
 
     def peek(self) -> Batch | None:
-        """The batch that comes next, built now; None after the last."""
+        """The next batch, which is made now; None after the last."""
         if self._next is None:
             self._next = next(self._batches, None)
         return self._next
@@ -36,26 +36,26 @@ class Lookahead:
         """Called before a step is launched."""
 
     def step_ends(self) -> None:
-        """Called once it is."""
+        """Called after a step is launched."""
 
 
 class ConcurrentDraw(Lookahead):
     """On a GPU: while a step is launched and runs, a second thread draws the next batch on a stream of its own.
 
-    The draw sees all that was asked of the device before the step, and all that is asked after the step sees the draw,
-    so that nothing but the step itself runs beside it: a step must not change what draws read. Batches are those that
-    would be drawn in turn, each with its own generator.
+    A draw waits for all work that was queued before the step, and work that is queued after the step waits for the
+    draw, so that only the step itself runs beside it. A step must not change what draws read. The batches are the same
+    as without the second thread, since each has its own generator.
     """
 
     def __init__(self, batches: Iterator[Batch], device: torch.device) -> None:
         super().__init__(batches)
         self._device = device
-        self._stream = _beside(device)
+        self._stream = _draw_stream(device)
         self._thread = ThreadPoolExecutor(1, "lmc-draw")
         self._drawn: Future[Batch | None] | None = None
 
     def __next__(self) -> Batch:
-        self.step_ends()  # a step that failed has not
+        self.step_ends()  # a step that failed has not called it
         return super().__next__()
 
     def step_begins(self) -> None:
@@ -71,7 +71,7 @@ class ConcurrentDraw(Lookahead):
         here = torch.cuda.current_stream(self._device)
         here.wait_stream(self._stream)
         for tensor in tensors(self._next):
-            tensor.record_stream(here)  # its memory is the other stream's to give out again
+            tensor.record_stream(here)  # its memory belongs to the other stream
 
     def _draw(self) -> Batch | None:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -79,11 +79,11 @@ class ConcurrentDraw(Lookahead):
 
 
 @cache
-def _beside(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all draws: freed memory is given out again to the stream it was given to."""
+def _draw_stream(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all draws, since freed memory is reused by the stream that allocated it."""
     return torch.cuda.Stream(device, priority=-1)
 
 
 def tensors(batch: Batch | None) -> list[Tensor]:
-    """Every tensor that a batch holds, but those of the graph."""
+    """Every tensor of a batch, except those of the graph."""
     return live_tensors(batch, apart=(Graph,))

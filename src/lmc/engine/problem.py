@@ -1,10 +1,11 @@
-"""What every method is given: a graph and a model on one device, and the pieces a pass is made of."""
+"""A graph and a model on their device: the aggregation matrix, the features, and the pieces of a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +13,15 @@ from torch import Tensor
 
 from lmc.engine.exact import chunks_of, cut
 from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
-from lmc.engine.kinds import Kind, kind_of
-from lmc.engine.precision import row_type
+from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, offload
 from lmc.methods.protocol import Cut
 from lmc.models import Model, Operator, Pass
 from lmc.stores import Placement, Rows, Table
+
+if TYPE_CHECKING:
+    from lmc.engine.layered import Layered
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +30,12 @@ class Problem:
 
     Args:
         graph: the graph in run order, on the training device; its features only where they are read there.
-        model: the model, on the same device.
-        placement: where things are kept.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
         X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``;
-            a table where it lies on a slower tier.
-        aggregated: the first aggregation is constant and was done once.
-        cut: where a layer's state lies: before its activation, or after it as the paper's equations read.
-        matrices: a wrapped network may aggregate with several matrices of one pattern; ``blocks`` is one of them.
+            a table where it is not on the device.
+        aggregated: P X is constant and was computed once.
+        cut: where the state of a layer lies.
+        matrices: the matrices that layers aggregate with, all of one pattern; ``blocks`` cuts out of one of them.
         kinds: which of them each layer reads.
         features: the tier of X.
     """
@@ -61,39 +62,39 @@ class Problem:
         swap_dropout: bool = False,
         order: Tensor | None = None,
     ) -> Problem:
-        """Move graph, with its nodes in ``order``, and model to the device and do once what need not be done again.
+        """Move the graph, with its nodes in ``order``, and the model to the device, and compute constants once.
 
-        With ``swap_dropout``, P X is computed once even where the model drops features out before they are
-        aggregated; the dropout then falls on P X. P is normalised, and P X summed, in the type of the parameters; both
-        are rounded to that of the rows (``placement.precision``) afterwards. Sparse features are not.
+        P is normalised, and P X summed, in the dtype of the parameters; both are rounded to that of the rows
+        afterwards. Sparse features are not rounded. The other arguments are those of
+        :class:`lmc.methods.protocol.Setup`.
         """
         if cut not in ("before", "after"):
             raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
         device = placement.training_device
         model.to(device)
-        wide, rows = next(model.parameters()).dtype, row_type(placement.precision, model, kind_of(model), device)
-        dtype = wide if isinstance(graph.x, CSR) else rows
+        parameters, rows = next(model.parameters()).dtype, row_dtype(placement, model)
+        dtype = parameters if isinstance(graph.x, CSR) else rows
         aggregated = precompute and (model.constant_input or (swap_dropout and model.aggregates_features))
         both = aggregated and model.keeps_features
         tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
-        far = placement.structure == "host"
-        graph = graph.to(device, features=False, structure=not far)
-        found, kinds = model.matrices(graph.adj, wide)
-        placed = [offload(matrix, device) for matrix in found] if far else found
+        on_host = placement.structure == "host"
+        graph = graph.to(device, features=False, structure=not on_host)
+        found, kinds = model.matrices(graph.adj, parameters)
+        placed = [offload(matrix, device) for matrix in found] if on_host else found
         X: Tensor | CSR | Table
         if aggregated:
             X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)
-        if rows != wide:
+        if rows != parameters:
             placed = [matrix.to(dtype=rows) for matrix in found]
-            placed = [offload(matrix, device) for matrix in placed] if far else placed
+            placed = [offload(matrix, device) for matrix in placed] if on_host else placed
         matrices = tuple(Extractor(matrix) for matrix in placed)
         return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> Layered:
         """How the model's passes go."""
         return kind_of(self.model)
 
@@ -199,3 +200,26 @@ class Problem:
         else:
             losses = F.cross_entropy(logits, y.where(labelled, -100), reduction="none", ignore_index=-100)
         return losses / self.graph.num_labelled
+
+
+def row_dtype(placement: Placement, model: Model) -> torch.dtype:
+    """The dtype of rows, tables and P; refuses bfloat16 where training with it would go wrong.
+
+    bfloat16 has the range of float32 and 8 bits of precision: a rounding changes a number by at most 2^-8 of itself.
+    """
+    parameters, device = next(model.parameters()).dtype, placement.training_device
+    if placement.precision == "float32":
+        return parameters
+    if parameters != torch.float32:
+        raise ConfigError(
+            f'expected float32 parameters for precision="bfloat16" (got {parameters}): convert with model.float()'
+        )
+    why = kind_of(model).bfloat16_obstacle(model)
+    if why:
+        raise ConfigError(f'expected precision="float32" for {type(model).__name__} (got "bfloat16"): {why}')
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        raise ConfigError(
+            f'expected a GPU of compute capability 8.0 for precision="bfloat16" (got '
+            f'{torch.cuda.get_device_name(device)}): it has no bfloat16 products; use precision="float32"'
+        )
+    return torch.bfloat16

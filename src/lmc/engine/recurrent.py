@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lmc.engine import tally
 from lmc.engine.exact import Chunks, MakeTable, chunks_of
-from lmc.engine.kinds import Estimate
-from lmc.engine.layered import Layered
+from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Batch, spmm

@@ -137,6 +137,21 @@ class WithStoredHalo(Aggregation):
     stored_halo: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Around:
+    """The rows of an operator that changes what the aggregation ``P`` gives."""
+
+    P: Aggregation
+
+    @property
+    def num_inputs(self) -> int:
+        return self.P.num_inputs
+
+    @property
+    def num_outputs(self) -> int:
+        return self.P.num_outputs
+
+
 @dataclass(frozen=True)
 class Precomputed:
     """The operator of a layer whose input rows are aggregated already (P X, computed once): it returns them."""

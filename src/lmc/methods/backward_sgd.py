@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph import Aggregation
-from lmc.methods.protocol import (
-    EXACT_ON_ONE_PART,
-    EXACT_WITH_EXACT_HISTORIES,
-    UNBIASED,
-    ClusterMethod,
-    Layout,
-    ProblemView,
-    Traits,
-    operators,
-)
+from lmc.methods.protocol import EXACT, UNBIASED, ClusterMethod, Layout, ProblemView, Traits, operators
 
 
 @dataclass(frozen=True)
@@ -31,16 +22,10 @@ class BackwardSGD(ClusterMethod):
     """
 
     traits: ClassVar[Traits] = Traits(
-        name="backward-sgd",
-        title="Backward SGD",
-        paper="Provably Convergent Subgraph-wise Sampling for Fast GNN Training",
-        outside="exact in both directions",
-        step_rows="all nodes",
-        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED}),
-        trains=frozenset({"layered", "recurrent"}),
-        batch_norm="pooled",
+        "backward-sgd", "Backward SGD", outside="exact in both directions", step_rows="all nodes",
+        facts=EXACT | {UNBIASED}, trains=frozenset({"layered", "recurrent"}), batch_norm="pooled",
         keeps_batches=False,
-    )
+    )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         outside = torch.ones(problem.graph.num_nodes, dtype=torch.bool, device=core.device)

@@ -20,12 +20,9 @@ class ClusterGCN(ClusterMethod):
     """
 
     traits: ClassVar[Traits] = Traits(
-        name="cluster",
-        title="Cluster-GCN",
-        paper="Cluster-GCN: An Efficient Algorithm for Training Deep and Large GCNs",
-        outside="dropped in both directions, adjacency renormalised",
+        "cluster", "Cluster-GCN", outside="dropped in both directions, adjacency renormalised",
         trains=frozenset({"layered", "recurrent"}),
-    )
+    )  # fmt: skip
 
     @property
     def setup(self) -> Setup:

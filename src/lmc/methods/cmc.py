@@ -28,20 +28,11 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Batch, accumulate, spmm
+from lmc.graph import CSR, Aggregation, Around, Batch, accumulate, spmm
 from lmc.kernels import ledger as kernel
 from lmc.kernels.availability import triton_available
 from lmc.kernels.sums import column_sums
-from lmc.methods.protocol import (
-    ExactPasses,
-    HistoryMethod,
-    Layout,
-    ProblemView,
-    Step,
-    Traits,
-    Widths,
-    operators,
-)
+from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths, operators
 from lmc.models import Operator
 from lmc.models.rows import as_rows, outer
 from lmc.stores import Table, in_place
@@ -200,21 +191,12 @@ class _CompleteLinear(torch.autograd.Function):
 
 
 @dataclass(frozen=True, eq=False)
-class Completion:
+class Completion(Around):
     """The operator of one layer in one step: forward and backward are one reading each."""
 
     step: Step
     l: int
-    P: Aggregation
     drifts: bool
-
-    @property
-    def num_inputs(self) -> int:
-        return self.P.num_inputs
-
-    @property
-    def num_outputs(self) -> int:
-        return self.P.num_outputs
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return _Complete.apply(t, t.detach() if clean is None else clean.detach(), self)
@@ -284,18 +266,11 @@ class CMC(HistoryMethod):
     adjoints: bool = False
 
     traits: ClassVar[Traits] = Traits(
-        name="cmc",
-        title="CMC",
-        paper="this library",
-        outside="complete forward; backward within core and halo (complete with adjoints=True)",
-        step_rows="core and halo",
-        accepts="linear aggregation",
-        reads=("rows", "halo"),
-        # rows are written at the core alone, sums at the halo too
-        bundles=(frozenset({"T", "V"}), frozenset({"M", "U"})),
-        accumulated_tables=frozenset({"M", "U"}),
-        batch_norm="renormalised",
-    )
+        "cmc", "CMC", outside="complete forward; backward within core and halo (complete with adjoints=True)",
+        step_rows="core and halo", accepts="linear aggregation", reads=("rows", "halo"),
+        bundles=(frozenset({"T", "V"}), frozenset({"M", "U"})),  # written at the core; at the core and the halo
+        accumulated_tables=frozenset({"M", "U"}), batch_norm="renormalised",
+    )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
@@ -325,7 +300,7 @@ class CMC(HistoryMethod):
             return P
         assert isinstance(P, Aggregation)
         # batch norm keeps the scale of every column
-        return Completion(step, l, P, not normalised_by_batch(step.problem.model))
+        return Completion(P, step, l, not normalised_by_batch(step.problem.model))
 
     def compensate(self, step: Step, l: int, s: Tensor) -> Tensor:
         if l not in step.tables["T"]:

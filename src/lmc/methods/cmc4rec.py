@@ -19,22 +19,12 @@ import torch
 from torch import Tensor
 
 from lmc.graph import Aggregation, spmm
-from lmc.methods.protocol import (
-    EXACT_ON_ONE_PART,
-    EXACT_WITH_EXACT_HISTORIES,
-    ExactPasses,
-    HistoryMethod,
-    Layout,
-    ProblemView,
-    Step,
-    Traits,
-    Widths,
-)
+from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
 from lmc.methods.recurrent import (
     LocalSolution,
     OuterMessages,
     RecurrentRules,
-    check_update_probability,
+    check_q,
     operator_of,
 )
 
@@ -53,19 +43,13 @@ class CMC4Rec(HistoryMethod, RecurrentRules):
     q: float = 0.5
 
     traits: ClassVar[Traits] = Traits(
-        name="cmc4rec",
-        title="CMC4Rec",
-        paper="this library",
-        outside="complete sums in both directions, core and halo solved together",
-        step_rows="core and halo",
-        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES}),
-        trains=frozenset({"recurrent"}),
-        reads=("ext", "rows"),
-    )
+        "cmc4rec", "CMC4Rec", outside="complete sums in both directions, core and halo solved together",
+        step_rows="core and halo", facts=EXACT, trains=frozenset({"recurrent"}), reads=("ext", "rows"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_update_probability(self.q)
+        check_q(self.q)
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
-
-import torch
-from torch import Tensor
+from typing import ClassVar
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.methods.full import FullBatch
 from lmc.methods.protocol import Method, Traits
 from lmc.methods.sign import SIGN
-from lmc.models import Model
 from lmc.sampling import Thinner, generator
-from lmc.stores import Placement
-
-if TYPE_CHECKING:
-    from lmc.engine import Run
 
 
 @dataclass(frozen=True)
@@ -39,13 +31,9 @@ class DropEdge(Method):
     p: float = 0.2
 
     traits: ClassVar[Traits] = Traits(
-        name="dropedge",
-        title="DropEdge",
-        paper="DropEdge: Towards Deep Graph Convolutional Networks on Node Classification",
-        outside="those of the method it wraps, on a graph with edges left out",
-        step_rows="as the method it wraps",
-        facts=frozenset(),
-    )
+        "dropedge", "DropEdge", outside="those of the method it wraps, on a graph with edges left out",
+        step_rows="as the method it wraps", facts=frozenset(),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Method):
@@ -61,18 +49,3 @@ class DropEdge(Method):
         """The adjacency of an epoch, by its number; each depends on the seed and the epoch alone."""
         thin = Thinner(graph.adj)
         return lambda epoch: thin(self.p, generator(graph.adj.device, seed, "edges", epoch))
-
-    def bind(
-        self,
-        graph: Graph,
-        model: Model,
-        parts: Tensor | None = None,
-        placement: Placement | None = None,
-        *,
-        device: str | torch.device | None = None,
-        seed: int = 0,
-    ) -> Run:
-        """The inner method on this graph and model, with edges left out in every epoch."""
-        from lmc.engine import bind
-
-        return bind(self.inner, graph, model, parts, placement, device, seed, schedule=self)

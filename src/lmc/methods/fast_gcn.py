@@ -17,11 +17,8 @@ class FastGCN(LayerWise):
     """Every layer samples from ALL nodes, with q_u in proportion to |P[:, u]|^2, whatever the layer above."""
 
     traits: ClassVar[Traits] = LayerWiseTraits(
-        name="fastgcn",
-        title="FastGCN",
-        paper="FastGCN: Fast Learning with GCNs via Importance Sampling",
-        outside="from one importance sample of all nodes per layer",
-    )
+        "fastgcn", "FastGCN", outside="from one importance sample of all nodes per layer",
+    )  # fmt: skip
 
     def prepare(self, problem: ProblemView, seed: int) -> Any:
         return ColumnNorms(problem.P).of()

@@ -8,16 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from lmc.graph import Aggregation
-from lmc.methods.protocol import (
-    EXACT_ON_ONE_PART,
-    EXACT_WITH_EXACT_HISTORIES,
-    UNBIASED,
-    Layout,
-    Method,
-    ProblemView,
-    Traits,
-    operators,
-)
+from lmc.methods.protocol import EXACT, UNBIASED, Layout, Method, ProblemView, Traits, operators
 
 
 @dataclass(frozen=True)
@@ -25,14 +16,9 @@ class FullBatch(Method):
     """dL/dp by (4) and (7) on the whole graph; an epoch is one step."""
 
     traits: ClassVar[Traits] = Traits(
-        name="full",
-        title="Full batch (GD)",
-        paper="-",
-        outside="nothing is outside",
-        step_rows="all nodes",
-        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES, UNBIASED}),
+        "full", "Full batch (GD)", outside="nothing is outside", step_rows="all nodes", facts=EXACT | {UNBIASED},
         trains=frozenset({"layered", "recurrent"}),
-    )
+    )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         return Layout(core[:0], operators(problem, core.numel(), Aggregation.exact(problem.P)))

@@ -23,15 +23,9 @@ class GAS(HistoryMethod):
     """
 
     traits: ClassVar[Traits] = Traits(
-        name="gas",
-        title="GAS",
-        paper="GNNAutoScale: Scalable and Expressive GNNs via Historical Embeddings",
-        outside="forward from the history, backward dropped",
-        step_rows="core; halo read",
-        trains=frozenset({"layered", "recurrent"}),
-        grad_from_halo=True,
-        history_update_probability=0.5,
-    )
+        "gas", "GAS", outside="forward from the history, backward dropped", step_rows="core; halo read",
+        trains=frozenset({"layered", "recurrent"}), grad_from_halo=True, history_update_probability=0.5,
+    )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)

@@ -29,13 +29,9 @@ class GraphFM(HistoryMethod):
     momentum: float = 0.3
 
     traits: ClassVar[Traits] = Traits(
-        name="fm",
-        title="GraphFM-OB",
-        paper="GraphFM: Improving Large-Scale GNN Training via Feature Momentum",
-        outside="forward from the history after a momentum step, backward dropped",
-        step_rows="core and halo",
-        grad_from_halo=True,
-    )
+        "fm", "GraphFM-OB", outside="forward from the history after a momentum step, backward dropped",
+        step_rows="core and halo", grad_from_halo=True,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,14 +31,10 @@ class GraphFMIB(NodeWise):
     momentum: float = 0.5
 
     traits: ClassVar[Traits] = SampledTraits(
-        name="fm-ib",
-        title="GraphFM-IB",
-        paper="GraphFM: Improving Large-Scale GNN Training via Feature Momentum",
-        outside="sampled neighbours, averaged over steps by momentum on the history",
-        step_rows="batch_size * prod(fanouts + 1) at most",
-        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS}),
+        "fm-ib", "GraphFM-IB", outside="sampled neighbours, averaged over steps by momentum on the history",
+        step_rows="batch_size * prod(fanouts + 1) at most", facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS}),
         draws_concurrently=True,
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

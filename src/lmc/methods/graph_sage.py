@@ -20,11 +20,7 @@ class GraphSAGE(NodeWise):
     """
 
     traits: ClassVar[Traits] = SampledTraits(
-        name="graphsage",
-        title="GraphSAGE",
-        paper="Inductive Representation Learning on Large Graphs",
-        outside="a few sampled neighbours per row and layer",
+        "graphsage", "GraphSAGE", outside="a few sampled neighbours per row and layer",
         step_rows="batch_size * prod(fanouts + 1) at most",
-        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION}),
-        draws_concurrently=True,
-    )
+        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION}), draws_concurrently=True,
+    )  # fmt: skip

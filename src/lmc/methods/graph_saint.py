@@ -65,17 +65,10 @@ class GraphSAINT(SamplingMethod):
     coverage: int = 50
 
     traits: ClassVar[Traits] = SampledTraits(
-        name="graphsaint",
-        title="GraphSAINT",
-        paper="GraphSAINT: Graph Sampling Based Inductive Learning Method",
-        outside="dropped; messages and losses inside divided by their probability",
-        step_rows="the subgraph",
-        accepts="linear aggregation",
-        facts=frozenset({UNBIASED_AGGREGATION}),
-        trains=frozenset({"layered", "recurrent"}),
-        reads=("halo",),
-        draws_concurrently=True,
-    )
+        "graphsaint", "GraphSAINT", outside="dropped; messages and losses inside divided by their probability",
+        step_rows="the subgraph", accepts="linear aggregation", facts=frozenset({UNBIASED_AGGREGATION}),
+        trains=frozenset({"layered", "recurrent"}), reads=("halo",), draws_concurrently=True,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:

@@ -25,11 +25,8 @@ class LADIES(LayerWise):
     normalise: bool = True
 
     traits: ClassVar[Traits] = LayerWiseTraits(
-        name="ladies",
-        title="LADIES",
-        paper="Layer-Dependent Importance Sampling for Training Deep and Large GCNs",
-        outside="from one importance sample of the layer's neighbours per layer",
-    )
+        "ladies", "LADIES", outside="from one importance sample of the layer's neighbours per layer",
+    )  # fmt: skip
 
     def probabilities(self, source: BatchSource, entries: Tensor) -> Tensor:
         q: Tensor = source.prepared.of(entries)

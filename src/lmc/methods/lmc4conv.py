@@ -26,19 +26,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.methods.compensation import compensate
-from lmc.methods.protocol import (
-    EXACT_ON_ONE_PART,
-    EXACT_WITH_EXACT_HISTORIES,
-    Cut,
-    HistoryMethod,
-    Layout,
-    ProblemView,
-    Setup,
-    Step,
-    Traits,
-    Widths,
-    operators,
-)
+from lmc.methods.protocol import EXACT, Cut, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Operator
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -79,13 +67,8 @@ class LMC4Conv(HistoryMethod):
     first_layer: Literal["complete", "pruned"] = "complete"
 
     traits: ClassVar[Traits] = Traits(
-        name="lmc",
-        title="LMC4Conv",
-        paper="Provably Convergent Subgraph-wise Sampling for Fast GNN Training",
-        outside="compensated in both directions",
-        step_rows="core and halo",
-        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES}),
-    )
+        "lmc", "LMC4Conv", outside="compensated in both directions", step_rows="core and halo", facts=EXACT,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,22 +12,12 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, spmm
 from lmc.methods import weight_drift
-from lmc.methods.protocol import (
-    EXACT_ON_ONE_PART,
-    EXACT_WITH_EXACT_HISTORIES,
-    ExactPasses,
-    HistoryMethod,
-    Layout,
-    ProblemView,
-    Step,
-    Traits,
-    Widths,
-)
+from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
 from lmc.methods.recurrent import (
     LocalSolution,
     OuterMessages,
     RecurrentRules,
-    check_update_probability,
+    check_q,
     encoded,
     operator_of,
     outside,
@@ -55,20 +45,15 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
     undo_drift: bool = True
 
     traits: ClassVar[Traits] = Traits(
-        name="lmc4rec",
-        title="LMC4Rec",
-        paper="Provably Convergent Subgraph-wise Sampling for Fast GNN Training",
-        outside="compensated in both directions",
-        step_rows="core; halo read",
-        facts=frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES}),
+        "lmc4rec", "LMC4Rec", outside="compensated in both directions", step_rows="core; halo read", facts=EXACT,
         trains=frozenset({"recurrent"}),
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.update not in ("solution", "step"):
             raise ConfigError(f'expected update "solution" or "step" (got {self.update!r})')
-        check_update_probability(self.q)
+        check_q(self.q)
 
     @property
     def undoes_drift(self) -> bool:

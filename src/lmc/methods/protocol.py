@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 EXACT_ON_ONE_PART = "exact on one part"
 EXACT_WITH_EXACT_HISTORIES = "exact with exact histories"
 UNBIASED = "unbiased"
+EXACT = frozenset({EXACT_ON_ONE_PART, EXACT_WITH_EXACT_HISTORIES})
 
 Cut = Literal["before", "after"]
 """Where the state of a layer lies: before its activation, or after it as the paper's equations read."""
@@ -56,7 +57,6 @@ class Traits:
     Args:
         name: how the command line spells it.
         title: how tables and messages spell it.
-        paper: the title of its paper.
         outside: what happens to messages from outside of the batch, in half a sentence.
         step_rows: the rows that a step computes, which decide its memory.
         accepts: the models it can train, in half a sentence; :meth:`Method.check` refuses the others.
@@ -81,7 +81,6 @@ class Traits:
 
     name: str
     title: str
-    paper: str
     outside: str
     step_rows: str = "core"
     accepts: str = "any"

@@ -178,7 +178,7 @@ def encoded(step: Step, dropout: bool | None = None) -> tuple[Tensor, Pass]:
     return b, p
 
 
-def check_update_probability(q: float) -> None:
+def check_q(q: float) -> None:
     """Refuse a share of steps without dropout under which the histories would never be updated."""
     if not 0 < q <= 1:
         raise ConfigError(f"expected q in (0, 1] (got {q}): histories need steps without dropout")

@@ -37,13 +37,9 @@ class ShaDow(SeedMethod):
     normalise: Literal["subgraph", "graph"] = "subgraph"
 
     traits: ClassVar[Traits] = SampledTraits(
-        name="shadow",
-        title="ShaDow",
-        paper="Decoupling the Depth and Scope of Graph Neural Networks",
-        outside="dropped outside of the root's own sampled subgraph",
-        step_rows="batch_size subgraphs",
-        facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS}),
-    )
+        "shadow", "ShaDow", outside="dropped outside of the root's own sampled subgraph",
+        step_rows="batch_size subgraphs", facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS}),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

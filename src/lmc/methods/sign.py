@@ -11,15 +11,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Precomputed
-from lmc.methods.protocol import (
-    EXACT_ON_ONE_PART,
-    UNBIASED,
-    BatchSource,
-    Operators,
-    ProblemView,
-    Step,
-    Traits,
-)
+from lmc.methods.protocol import EXACT_ON_ONE_PART, UNBIASED, BatchSource, Operators, ProblemView, Step, Traits
 from lmc.methods.seeded import SampledTraits, SeedMethod
 from lmc.models import Model, Pass
 from lmc.models import sign as sign_model
@@ -46,14 +38,9 @@ class SIGN(SeedMethod):
     """
 
     traits: ClassVar[Traits] = SampledTraits(
-        name="sign",
-        title="SIGN",
-        paper="SIGN: Scalable Inception Graph Neural Networks",
-        outside="exact: aggregated in advance",
-        step_rows="batch_size; k + 1 feature tables",
-        accepts="SIGN alone",
-        facts=frozenset({EXACT_ON_ONE_PART, UNBIASED}),
-    )
+        "sign", "SIGN", outside="exact: aggregated in advance", step_rows="batch_size; k + 1 feature tables",
+        accepts="SIGN alone", facts=frozenset({EXACT_ON_ONE_PART, UNBIASED}),
+    )  # fmt: skip
 
     def check(self, model: Model) -> None:
         if not isinstance(model, sign_model.SIGN):

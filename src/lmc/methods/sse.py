@@ -11,7 +11,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, spmm
 from lmc.methods.protocol import HistoryMethod, Layout, ProblemView, Step, Traits, Widths
-from lmc.methods.recurrent import LocalSolution, RecurrentRules, check_update_probability, encoded, operator_of
+from lmc.methods.recurrent import LocalSolution, RecurrentRules, check_q, encoded, operator_of
 from lmc.models import Pass, recurrent_model
 
 
@@ -38,20 +38,15 @@ class SSE(HistoryMethod, RecurrentRules):
     q: float = 0.5
 
     traits: ClassVar[Traits] = Traits(
-        name="sse",
-        title="SSE",
-        paper="Learning Steady-States of Iterative Algorithms over Graphs",
-        outside="forward from the history, one step; backward dropped, one step",
-        step_rows="core; halo read",
-        facts=frozenset(),
-        trains=frozenset({"recurrent"}),
-    )
+        "sse", "SSE", outside="forward from the history, one step; backward dropped, one step",
+        step_rows="core; halo read", facts=frozenset(), trains=frozenset({"recurrent"}),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.momentum <= 1:
             raise ConfigError(f"expected momentum in (0, 1] (got {self.momentum})")
-        check_update_probability(self.q)
+        check_q(self.q)
 
     def tables(self, problem: ProblemView) -> Widths:
         return {"H": {1: problem.model.widths[0]}}

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.graph import CSR, Aggregation, spmm
+from lmc.graph import CSR, Aggregation, Around, spmm
 from lmc.methods.protocol import BatchSource, ExactPasses, ProblemView, Setup, Step, Traits, Widths
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, SampledTraits, check_linear
 from lmc.models import Model, Operator
@@ -39,21 +39,13 @@ class Sampled(Aggregation):
 
 
 @dataclass(frozen=True, eq=False)
-class ControlVariate:
+class ControlVariate(Around):
     """P t from a sample and the history T:  noise(t - mean) + P_hat (mean - T) + P T."""
 
     P: Sampled
     T: Table
     rows: Tensor
     keep: bool
-
-    @property
-    def num_inputs(self) -> int:
-        return self.P.num_inputs
-
-    @property
-    def num_outputs(self) -> int:
-        return self.P.num_outputs
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         mean = t if clean is None else clean
@@ -88,15 +80,11 @@ class VRGCN(NodeWise):
     first_layer: Literal["complete", "sampled"] = field(default="complete", kw_only=True)
 
     traits: ClassVar[Traits] = SampledTraits(
-        name="vrgcn",
-        title="VR-GCN",
-        paper="Stochastic Training of Graph Convolutional Networks with Variance Reduction",
-        outside="sampled neighbours, with the history of all neighbours as control variate",
-        step_rows="batch_size * prod(fanouts + 1) at most; neighbours read",
-        accepts="linear aggregation",
+        "vrgcn", "VR-GCN", outside="sampled neighbours, with the history of all neighbours as control variate",
+        step_rows="batch_size * prod(fanouts + 1) at most; neighbours read", accepts="linear aggregation",
         facts=frozenset({EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, UNBIASED_WITH_EXACT_HISTORIES}),
         draws_concurrently=True,
-    )
+    )  # fmt: skip
     reads_whole_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
