@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmc.stores import Auto, Device, Disk, Pinned
-from lmc.stores import auto as auto_module
+from lmc.stores import tiers as tiers_module
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from lmc.stores import auto as auto_module
 def test_auto_takes_the_fastest_tier_with_room(
     free: dict[str, int], device: str, tier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto_module, "free_memory", lambda where: free[where.type] * 2**20)
+    monkeypatch.setattr(tiers_module, "free_memory", lambda where: free[where.type] * 2**20)
     assert Auto().choose(2**20, torch.device(device)).name == tier
 
 
@@ -46,7 +46,7 @@ def test_auto_bundles_what_fits_on_a_tier(
         made.append((tier.name, len(widths)))
         return [tier.name] * len(widths)
 
-    monkeypatch.setattr(auto_module, "free_memory", lambda where: free[where.type])
-    monkeypatch.setattr(auto_module, "tables_of", noted)
+    monkeypatch.setattr(tiers_module, "free_memory", lambda where: free[where.type])
+    monkeypatch.setattr(tiers_module, "tables_of", noted)
     assert len(Auto().tables(1, [10, 10, 10], torch.int8, torch.device("cuda"))) == 3
     assert made == bundles

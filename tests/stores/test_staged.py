@@ -14,9 +14,8 @@ from torch import Tensor
 
 from helpers import chance
 from lmc.stores import FileRows, Rows, StagedTable, host_zeros, overwrite
-from lmc.stores.bundle import BundleMember, members
-from lmc.stores.row_numbers import numbers_ready
-from lmc.stores.streams import Event, SimulatedStream, Work
+from lmc.stores.staged import BundleMember, members
+from lmc.stores.streams import Event, SimulatedStream, Work, numbers_ready
 
 N, WIDTH = 12, 3
 KINDS = ["host", "disk", *(pytest.param(f"{kind}-cuda", marks=pytest.mark.gpu) for kind in ("host", "disk", "large"))]

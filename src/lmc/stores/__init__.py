@@ -48,16 +48,11 @@ training device is a CPU there is nothing to overlap and every call takes effect
 """
 
 from lmc.kernels.packed import Rows
-from lmc.stores.auto import Auto
-from lmc.stores.base import Store, Table, overwrite
-from lmc.stores.bundle import BundleMember, tables_of
-from lmc.stores.device import Device, DeviceTable
-from lmc.stores.disk import Disk, FileRows
-from lmc.stores.host import Pinned, host_zeros
-from lmc.stores.host_rows import HostRows
-from lmc.stores.in_place import InPlace, in_place
+from lmc.stores.base import DeviceTable, Store, Table, overwrite, tables_of
+from lmc.stores.disk import FileRows
+from lmc.stores.host_rows import HostRows, host_zeros
 from lmc.stores.memory import free_memory
 from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_on
-from lmc.stores.registry import TIERS, store
-from lmc.stores.staged import StagedTable
+from lmc.stores.staged import BundleMember, InPlace, StagedTable, in_place
 from lmc.stores.staging import Staging, WriteLogs
+from lmc.stores.tiers import TIERS, Auto, Device, Disk, Pinned, store

@@ -1,4 +1,4 @@
-"""The protocols of a table and of a store.
+"""Tables and stores: their protocols, and tables in the memory of the training device.
 
 A table keeps one row per node and outlives a step. A store describes a tier of memory; it is frozen, a part of a
 method's settings, and ``store.table(...)`` makes a table. A new tier implements these two protocols; no method changes.
@@ -6,7 +6,8 @@ method's settings, and ``store.table(...)`` makes a table. A new tier implements
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,8 +30,7 @@ class Table(Protocol):
         """Whether :meth:`prefetch` does anything."""
 
     def pull(self, rows: Rows) -> Tensor:
-        """The rows on the training device, for reading. A contiguous range may be a view: use it before the next
-        push."""
+        """The rows on the training device, for reading; a range may be a view: use it before the next push."""
 
     def push(self, rows: Rows, values: Tensor) -> None:
         """Overwrite the rows."""
@@ -56,6 +56,22 @@ class Store(Protocol):
         """A table of zeros whose rows are used on ``device``."""
 
 
+@runtime_checkable
+class BundlingStore(Protocol):
+    """A store that can also make bundles: tables that steps read and write at the same rows."""
+
+    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]: ...
+
+
+def tables_of(
+    store: Store, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> list[Table]:
+    """Tables of zeros that steps read and write at the same rows; a bundle where the store makes bundles."""
+    if len(widths) > 1 and isinstance(store, BundlingStore):
+        return store.tables(num_rows, widths, dtype, device)
+    return [store.table(num_rows, width, dtype, device) for width in widths]
+
+
 class Matrix(Protocol):
     """Anything whose rows can be read a range at a time."""
 
@@ -78,3 +94,27 @@ def write_rows(matrix: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
         matrix[rows].add_(values) if adds else matrix[rows].copy_(values)
     else:
         matrix.index_add_(0, rows, values) if adds else matrix.index_copy_(0, rows, values)
+
+
+class DeviceTable:
+    """Rows in the memory of the training device."""
+
+    tier, staged = "device", False
+
+    def __init__(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._rows = torch.zeros(num_rows, width, dtype=dtype, device=device)
+
+    def pull(self, rows: Rows) -> Tensor:
+        return self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
+
+    def push(self, rows: Rows, values: Tensor) -> None:
+        write_rows(self._rows, rows, values, adds=False)
+
+    def add(self, rows: Rows, values: Tensor) -> None:
+        write_rows(self._rows, rows, values, adds=True)
+
+    def prefetch(self, *rows: Rows) -> None:
+        """Do nothing: the rows are on the device."""
+
+    def data(self) -> Tensor:
+        return self._rows

@@ -8,7 +8,6 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,11 +15,8 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.kernels.packed import Packed, Rows, num_rows
-from lmc.stores.base import Table
-from lmc.stores.bundle import members
 from lmc.stores.host_rows import HostRows
 from lmc.stores.memory import free_memory
-from lmc.stores.staged import StagedTable
 
 RESIDENT = 2**26
 SHARE = 1 / 128
@@ -96,25 +92,6 @@ class FileRows(HostRows):
                 for other in _LARGE:
                     other._map.madvise(mmap.MADV_DONTNEED)  # the mapping is shared: written pages keep their values
                     other._touched = 0
-
-
-@dataclass(frozen=True)
-class Disk:
-    """Rows in a file, mapped into memory and removed at the end.
-
-    Args:
-        path: the folder of the file; by default the system's folder for temporary files. It should be on a fast local
-            disk with room for the tables, and not on a file system in memory, which /tmp is on some systems.
-    """
-
-    path: str | Path | None = None
-    name: str = "disk"
-
-    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
-        return StagedTable(FileRows(num_rows, [width], dtype, device, self.path), tier=self.name)
-
-    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        return members(StagedTable(FileRows(num_rows, widths, dtype, device, self.path), tier=self.name))
 
 
 def _mapped(size: int, path: str | Path | None) -> mmap.mmap:

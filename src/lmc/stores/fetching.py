@@ -9,8 +9,7 @@ from lmc.kernels.packed import Rows, num_rows
 from lmc.kernels.row_transfers import RowCache, gather, overlay
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
-from lmc.stores.row_numbers import numbers_on_host, numbers_ready
-from lmc.stores.streams import Event, Stream, Work, record_event
+from lmc.stores.streams import Event, Stream, Work, numbers_on_host, numbers_ready, record_event
 from lmc.stores.transfers import Fetch, PendingWrite
 from lmc.stores.write_back import WriteBack
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lmc.kernels.packed import Packed, Rows, as_indices, num_rows
-from lmc.kernels.pinned import pin
+from lmc.kernels.pinned import allocate_pages, pin
 from lmc.kernels.row_transfers import RowCache, gather, kernels_read, scatter
 from lmc.stores.base import write_rows
-from lmc.stores.row_numbers import numbers_on_host
+from lmc.stores.streams import numbers_on_host
 
 Lockable = Literal["memory", "read", "none"]
 
@@ -95,3 +96,10 @@ class HostRows:
             slots = torch.zeros(self.packed.capacity, dtype=torch.int32, device=self.device)
         values = self.buffer(num)
         return RowCache(torch.empty(values.capacity, dtype=torch.int64, device=self.device), values, slots)
+
+
+def host_zeros(num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> HostRows:
+    """Zeros in host memory, for one table or for a bundle of several widths."""
+    shape = (num_rows * sum(widths),)
+    flat = allocate_pages(shape, dtype) if device.type == "cuda" else torch.zeros(shape, dtype=dtype)
+    return HostRows(Packed.over(flat, widths, device), device)

@@ -8,7 +8,7 @@ import torch
 
 from lmc.errors import ConfigError
 from lmc.stores.base import Store
-from lmc.stores.registry import store
+from lmc.stores.tiers import store
 
 STRUCTURES = ("device", "host")
 PRECISIONS = ("float32", "bfloat16")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
+from lmc.kernels.availability import triton_available
 from lmc.kernels.packed import Rows
+from lmc.stores.base import DeviceTable, Table
 from lmc.stores.fetching import Fetcher
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
-from lmc.stores.row_numbers import numbers_on_host, numbers_ready
-from lmc.stores.step_log import StepLog
-from lmc.stores.streams import open_stream
+from lmc.stores.streams import numbers_on_host, numbers_ready, open_stream
+from lmc.stores.transfers import StepLog
 from lmc.stores.write_back import WriteBack
 
 
@@ -152,3 +157,85 @@ class StagedTable:
         for write in writes:
             for member in write.members:
                 self.host.push(write.rows, write.values[member], member, adds=False)
+
+
+class BundleMember:
+    """One table of a bundle. A prefetch fetches the rows of all members."""
+
+    def __init__(self, bundle: StagedTable, index: int) -> None:
+        self.bundle, self._index = bundle, index
+        self.tier, self.staged = bundle.tier, bundle.staged
+
+    def pull(self, rows: Rows) -> Tensor:
+        return self.bundle.pull(rows, self._index)
+
+    def push(self, rows: Rows, values: Tensor) -> None:
+        self.bundle.push(rows, values, self._index)
+
+    def add(self, rows: Rows, values: Tensor) -> None:
+        self.bundle.add(rows, values, self._index)
+
+    def prefetch(self, *rows: Rows) -> None:
+        self.bundle.prefetch(*rows)
+
+    def data(self) -> Tensor:
+        return self.bundle.data(self._index)
+
+    def delivered(self, *rows: Rows) -> Tensor | None:
+        return self.bundle.delivered(*rows, member=self._index)
+
+
+def members(bundle: StagedTable) -> list[Table]:
+    """The tables of a bundle."""
+    return [BundleMember(bundle, k) for k in range(len(bundle.host.packed))]
+
+
+def staged_tables(tables: Iterable[Table | None]) -> list[StagedTable]:
+    """The staged tables among ``tables``; a bundle counts once, whichever of its members are given."""
+    found = (table.bundle if isinstance(table, BundleMember) else table for table in tables)
+    return list(dict.fromkeys(table for table in found if isinstance(table, StagedTable)))
+
+
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """The memory of some tables at the rows core, then halo.
+
+    Args:
+        tables: the tables.
+        tensors: the memory of each of them.
+        rows: where the rows stand in the tensors.
+        core, halo: the rows, as the tables number them.
+        delivered: whether the tensors are copies that were delivered to this step.
+    """
+
+    tables: tuple[Table, ...]
+    tensors: tuple[Tensor, ...]
+    rows: Tensor
+    core: Rows
+    halo: Tensor
+    delivered: bool
+
+    def write_back(self, with_halo: Table) -> None:
+        """The step has changed the core rows, and the halo rows of ``with_halo``; tables on the device have changed
+        with the tensors."""
+        if not self.delivered:
+            return
+        c = self.rows.numel() - self.halo.numel()
+        for table, tensor in zip(self.tables, self.tensors, strict=True):
+            table.push(self.core, tensor[:c])
+            if table is with_halo:
+                table.push(self.halo, tensor[c:])
+
+
+def in_place(tables: tuple[Table, ...], core: Rows, halo: Tensor, ext: Tensor) -> InPlace | None:
+    """The memory of the tables at core and halo; None where a step has to pull and push."""
+    if not triton_available(ext):
+        return None
+    if all(isinstance(table, DeviceTable) for table in tables):
+        return InPlace(tables, tuple(table.data() for table in tables), ext, core, halo, delivered=False)
+    staged = [table for table in tables if isinstance(table, StagedTable | BundleMember)]
+    found = [table.delivered(core, halo) for table in staged]
+    if len(staged) < len(tables) or any(tensor is None for tensor in found):
+        return None
+    rows = torch.arange(ext.numel(), device=ext.device)
+    return InPlace(tables, tuple(t for t in found if t is not None), rows, core, halo, delivered=True)

@@ -19,7 +19,7 @@ import torch
 
 from lmc.kernels.packed import Rows
 from lmc.stores.base import Table
-from lmc.stores.bundle import staged_tables
+from lmc.stores.staged import staged_tables
 from lmc.stores.streams import together
 from lmc.stores.transfers import StepWrite
 

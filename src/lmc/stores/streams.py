@@ -10,10 +10,14 @@ from functools import cache, partial
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lmc.kernels.packed import Rows
 
 Work = Callable[[], None]
+
+_READY = WeakTensorKeyDictionary()
+_ON_HOST = WeakTensorKeyDictionary()
 
 
 class Event:
@@ -188,6 +192,29 @@ def together(device: torch.device) -> Iterator[None]:
 def record_event(device: torch.device) -> Event:
     """An event for all work that the current stream has been given so far."""
     return Event(torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None)
+
+
+def numbers_ready(rows: Rows) -> Event:
+    """The event after which ``rows`` can be read by other streams; recorded at the first call for a tensor."""
+    if isinstance(rows, slice):
+        return Event()
+    if rows not in _READY:
+        _READY[rows] = record_event(rows.device)
+    event = _READY[rows]
+    assert isinstance(event, Event)
+    event.query()
+    return event
+
+
+def numbers_on_host(rows: Rows) -> Rows:
+    """Row numbers in host memory; each GPU tensor is copied once, since a copy waits for the GPU."""
+    if isinstance(rows, slice) or rows.device.type == "cpu":
+        return rows
+    if rows not in _ON_HOST:
+        _ON_HOST[rows] = rows.cpu()
+    found = _ON_HOST[rows]
+    assert isinstance(found, Tensor)
+    return found
 
 
 @cache

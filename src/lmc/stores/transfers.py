@@ -9,8 +9,13 @@ from torch import Tensor
 
 from lmc.kernels.packed import Packed, Rows, num_rows
 from lmc.kernels.row_transfers import RowCache
-from lmc.stores.row_numbers import same_rows
+from lmc.stores.host_rows import HostRows
 from lmc.stores.streams import Event
+
+
+def same_rows(a: Rows, b: Rows) -> bool:
+    """Whether these are equal ranges, or the same tensor object."""
+    return a == b if isinstance(a, slice) and isinstance(b, slice) else a is b
 
 
 @dataclass(eq=False)
@@ -77,3 +82,75 @@ class Fetch:
         """The values of one piece."""
         start = sum(num_rows(rows) for rows in self.rows[:piece])
         return self.cache.values.rows(start, num_rows(self.rows[piece]))
+
+
+class StepLog:
+    """Notes what a step pushes, and keeps the values until the step ends."""
+
+    def __init__(self, host: HostRows) -> None:
+        self._host = host
+        self.writes: list[StepWrite] = []
+        """A recording puts its own writes here when it is replayed."""
+        self.fixed = False
+        """Whether the step may be recorded: its values are then at an address that lasts."""
+        self.in_place = False
+        """Whether any step so far changed the delivered values in place."""
+        self._static: list[Packed] = []
+        """Memory for the values of the first write of a step, of the second, ...: all steps share it, since they never
+        run at the same time. A recording that uses a buffer keeps it when a larger one replaces it."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the step pushed the same rows into every member of the bundle."""
+        return all(len(write.members) == len(self._host.packed) for write in self.writes)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._static)
+
+    def take(self) -> list[StepWrite]:
+        """The writes; the log is empty afterwards."""
+        writes, self.writes = self.writes, []
+        return writes
+
+    def unwritten(self, piece: int, member: int) -> bool:
+        """Whether the delivered values of a piece are the newest: the step wrote other pieces of this member alone."""
+        return all(w.piece is not None and w.piece != piece for w in self.writes if member in w.members)
+
+    def note(self, rows: Rows, values: Tensor, member: int, adds: bool, fetch: Fetch | None) -> bool:
+        """Note that the step writes these rows; False if the write cannot wait until the step ends.
+
+        Args:
+            fetch: the rows that were delivered to the step.
+        """
+        piece = None if fetch is None else fetch.piece(rows)
+        delivered = None if fetch is None or piece is None else fetch.values(piece)
+        if adds:
+            if piece is None or delivered is None or not self.unwritten(piece, member):
+                return False
+            values = delivered[member] + values
+        if delivered is not None and values.data_ptr() != delivered[member].data_ptr():
+            delivered = None
+        write = next((w for w in self.writes if same_rows(w.rows, rows)), None)
+        if write is None:
+            kept = self._buffer(values.shape[0]) if delivered is None else delivered
+            write = StepWrite(rows, kept, piece, in_place=delivered is not None)
+            self.writes.append(write)
+        elif write.in_place and delivered is None:
+            return False
+        if not write.in_place:  # the caller may overwrite these values before the step ends
+            write.values[member].copy_(values)
+        self.in_place = self.in_place or write.in_place
+        write.members.add(member)
+        return True
+
+    def _buffer(self, num: int) -> Packed:
+        """Memory for the values of the next write."""
+        if not self.fixed:
+            return self._host.packed.empty(num, self._host.device)
+        k = len(self.writes)
+        if k == len(self._static):
+            self._static.append(self._host.buffer(num))
+        elif self._static[k].capacity < num:
+            self._static[k] = self._host.buffer(num)
+        return self._static[k].rows(0, num)

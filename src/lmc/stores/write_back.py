@@ -10,8 +10,7 @@ from lmc.kernels.packed import Rows, num_rows
 from lmc.kernels.row_transfers import RowCache, append, scatter
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
-from lmc.stores.row_numbers import numbers_on_host
-from lmc.stores.streams import Event, Stream, record_event
+from lmc.stores.streams import Event, Stream, numbers_on_host, record_event
 from lmc.stores.transfers import Fetch, PendingWrite, StepWrite
 
 
