@@ -12,7 +12,7 @@ import lmc.data
 from lmc.errors import ConfigError, GraphError
 from lmc.graph import Graph
 from lmc.partition import METHODS, check_parts, partition, quality
-from lmc.partition.metis import fill_empty
+from lmc.partition.partitioners import fill_empty
 
 
 @pytest.fixture(params=list(METHODS))

@@ -1,26 +1,28 @@
-"""``partition``: one function for every partitioner, with a cache on disk."""
+"""``partition``: one function for every partitioner, with a cache on disk; the check and the quality of its result.
+
+A large partition takes minutes, and the same one is needed again and again. The name of its file in the cache contains
+everything that it depends on: the structure of the graph, the number of parts, the method and the seed.
+"""
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from numbers import Integral
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError
 from lmc.graph import Graph
-from lmc.partition import cache as _cache
-from lmc.partition.check import check_parts
-from lmc.partition.metis import metis_parts
-from lmc.partition.propagation import propagated_parts
-
-
-def random_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
-    """Random parts whose sizes differ by at most one node: the baseline that every partitioner must beat."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(graph.num_nodes, generator=generator) % num_parts
-
+from lmc.partition.partitioners import metis_parts, propagated_parts, random_parts
+from lmc.results import replacing, user_cache
 
 METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
     "metis": metis_parts,
@@ -47,15 +49,99 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
         raise GraphError(f"expected at most one part per node, {graph.num_nodes} (got num_parts={num_parts}): lower it")
     if num_parts == 1:
         return torch.zeros(graph.num_nodes, dtype=torch.int64)
-    if method == "random" or not cache:
-        return _compute(graph, num_parts, method, seed)
-    path = _cache.cache_path(graph, num_parts, method, seed)
-    parts = _cache.read(path, graph.num_nodes, num_parts)
+    path = user_cache() / "partitions" / f"{graph.fingerprint}-{method}-{num_parts}-{seed}.npz"
+    cache = cache and method != "random"
+    parts = _read(path, graph.num_nodes, num_parts) if cache else None
     if parts is None:
-        parts = _compute(graph, num_parts, method, seed)
-        _cache.write(path, parts)
+        parts = check_parts(METHODS[method](graph, num_parts, seed), graph.num_nodes, num_parts)
+        if cache:
+            _write(path, parts)
     return parts
 
 
-def _compute(graph: Graph, num_parts: int, method: str, seed: int) -> Tensor:
-    return check_parts(METHODS[method](graph, num_parts, seed), graph.num_nodes, num_parts)
+def _read(path: Path, n: int, num_parts: int) -> Tensor | None:
+    """The stored parts; None if the file is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return check_parts(archive["parts"].astype(np.int64), n, num_parts)
+    except (OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _write(path: Path, parts: Tensor) -> None:
+    """Store ``parts`` atomically; a folder that cannot be written is not an error."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            np.savez_compressed(stream, parts=parts.cpu().numpy().astype(np.int32))
+
+
+def check_parts(parts: Any, n: int, num_parts: int | None = None) -> Tensor:
+    """``parts`` as int64 [n]; every part 0 .. b-1 has a node.
+
+    Args:
+        parts: the part of every node: a tensor, array or list of whole numbers.
+        num_parts: b, if known; by default the largest part plus one.
+    """
+    parts = torch.as_tensor(parts)
+    if parts.dim() != 1 or parts.numel() != n:
+        raise GraphError(
+            f"expected one part per node, [{n}] (got shape {list(parts.shape)}): make the assignment for this graph"
+        )
+    if parts.is_floating_point() or parts.is_complex() or parts.dtype == torch.bool:
+        raise GraphError(f"expected whole part numbers (got {parts.dtype}): convert them to int64")
+    parts = parts.long()
+    if n == 0 or int(parts.min()) < 0:
+        raise GraphError("expected parts numbered from 0 (got a negative or no number): renumber them")
+    b = int(parts.max()) + 1
+    if num_parts is not None and b > num_parts:
+        raise GraphError(f"expected parts in [0, {num_parts}) (got part {b - 1}): renumber them")
+    b = b if num_parts is None else num_parts
+    # more parts than nodes cannot all be in use, and counting them could exhaust memory
+    empty = torch.bincount(parts, minlength=b) == 0 if b <= n else None
+    if empty is None or bool(empty.any()):
+        which = "more parts than nodes" if empty is None else f"part {int(empty.nonzero()[0])} empty"
+        raise GraphError(
+            f"expected every part of 0 .. {b - 1} in use (got {which}): renumber them, "
+            f"e.g. with parts.unique(return_inverse=True)[1]"
+        )
+    return parts
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Figures of one partition.
+
+    Args:
+        edge_cut: the share of edges between two parts.
+        balance: the size of the largest part over the mean.
+        halo_ratio: the mean over parts of |N(V_B) \\ V_B| / |V_B|.
+        kept: 1 - ``edge_cut``, the share of messages that a method without a halo keeps.
+    """
+
+    num_parts: int
+    edge_cut: float
+    balance: float
+    halo_ratio: float
+    kept: float
+
+
+def quality(graph: Graph, parts: Tensor) -> Quality:
+    """Measure ``parts`` (a part for every node) on ``graph``."""
+    n = graph.num_nodes
+    parts = check_parts(parts, n).to(graph.device)
+    size = torch.bincount(parts)
+    b = size.numel()
+    row, col = graph.adj.row_index(), graph.adj.indices
+    crossing = parts[row] != parts[col]
+    edge_cut = float(crossing.sum()) / max(graph.adj.nnz, 1)
+    # a node is once in the halo of every other part in which it has a neighbour
+    pairs = (parts[row[crossing]] * n + col[crossing]).unique()
+    halo = torch.bincount(pairs // n, minlength=b)
+    return Quality(
+        num_parts=b,
+        edge_cut=edge_cut,
+        balance=float(size.max()) * b / n,
+        halo_ratio=float((halo / size).mean()),
+        kept=1.0 - edge_cut,
+    )

@@ -1,11 +1,19 @@
-"""Importance sampling: draws with unequal probabilities, and the weights that correct for them."""
+"""Random draws of nodes and edges: importance sampling and its weights, GraphSAINT's samplers, removal of edges.
+
+All of them draw on the device from the CSR.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from lmc.graph import CSR
+
+NodeSampler = Callable[[torch.Generator], Tensor]
+"""Draws nodes with replacement; gives the distinct ones, ascending."""
 
 
 def draw_from(total: Tensor, size: int, generator: torch.Generator) -> Tensor:
@@ -46,3 +54,75 @@ class ColumnNorms:
         if entries is not None:
             columns, squares = columns[entries], squares[entries]
         return squares.new_zeros(self.P.num_cols).index_add_(0, columns, squares)
+
+
+class Nodes:
+    """``size`` nodes in proportion to |P[:, v]|^2."""
+
+    def __init__(self, P: CSR, size: int) -> None:
+        norms = torch.zeros(P.num_cols, dtype=torch.float64, device=P.device)
+        self._total = norms.index_add_(0, P.indices, P.data.double().square()).cumsum(0)
+        self._size = size
+
+    def __call__(self, generator: torch.Generator) -> Tensor:
+        return _distinct(draw_from(self._total, self._size, generator), self._total.numel())
+
+
+class Edges:
+    """``size`` edges (u, v) in proportion to 1 / deg(u) + 1 / deg(v); their ends are the nodes."""
+
+    def __init__(self, adj: CSR, size: int) -> None:
+        self._adj, self._row, self._size = adj, adj.row_index(), size
+        inverse = adj.degrees().double().reciprocal()
+        self._total = (inverse[self._row] + inverse[adj.indices]).cumsum(0)
+
+    def __call__(self, generator: torch.Generator) -> Tensor:
+        drawn = draw_from(self._total, self._size, generator)
+        return _distinct(torch.cat([self._row[drawn], self._adj.indices[drawn].long()]), self._adj.num_rows)
+
+
+class Walks:
+    """``size`` random walks of ``length`` steps from uniform roots; a walk stays at a node without neighbours."""
+
+    def __init__(self, adj: CSR, size: int, length: int) -> None:
+        self._adj, self._degrees, self._size, self._length = adj, adj.degrees().long(), size, length
+
+    def __call__(self, generator: torch.Generator) -> Tensor:
+        adj, device = self._adj, self._adj.device
+        here = torch.randint(adj.num_rows, (self._size,), device=device, generator=generator)
+        visited = [here]
+        for _ in range(self._length):
+            degree = self._degrees[here]
+            uniform = torch.rand(self._size, dtype=torch.float64, device=device, generator=generator)
+            step = torch.minimum((uniform * degree).long(), degree - 1).clamp_(min=0)
+            entry = (adj.indptr[here] + step).clamp_(max=adj.nnz - 1)
+            here = torch.where(degree > 0, adj.indices[entry].long(), here)
+            visited.append(here)
+        return _distinct(torch.cat(visited), adj.num_rows)
+
+
+def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
+    """The distinct nodes, ascending; a mask over all nodes is faster than sorting."""
+    mask = torch.zeros(num_nodes, dtype=torch.bool, device=nodes.device)
+    return mask.index_fill_(0, nodes, True).nonzero().squeeze(1)
+
+
+class Thinner:
+    """Removes undirected edges of one pattern, each with the same probability; both directions are removed together."""
+
+    def __init__(self, adj: CSR) -> None:
+        self.adj = adj
+        n, row, col = adj.num_rows, adj.row_index(), adj.indices.long()
+        up, down = (row < col).nonzero().squeeze(1), (row > col).nonzero().squeeze(1)
+        # the entries _up[k] and _down[k] are the two directions of edge k
+        self._up = up[(row[up] * n + col[up]).argsort()]
+        self._down = down[(col[down] * n + row[down]).argsort()]
+
+    def __call__(self, p: float, generator: torch.Generator) -> CSR:
+        """The pattern without a share ``p`` of its edges."""
+        device = self.adj.device
+        kept = torch.rand(self._up.numel(), device=device, generator=generator) >= p
+        keep = torch.zeros(self.adj.nnz, dtype=torch.bool, device=device)
+        keep[self._up], keep[self._down] = kept, kept
+        thin = self.adj.filtered(keep)
+        return CSR(thin.indptr, thin.indices, None, thin.num_cols, symmetric=True)

@@ -12,6 +12,7 @@ so the host waits once per hop for a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,9 +50,8 @@ class Neighbours:
         loop = torch.full((P.num_rows,), NO_DIAGONAL, dtype=torch.int64, device=P.device)
         loop[row[entries]] = entries - P.indptr[row[entries]]
         others = P.degrees().long() - (loop < NO_DIAGONAL).long()
-        self._row_facts = torch.stack(
-            [P.indptr[:-1].long(), others, loop], 1
-        )  # first entry, d, position of the diagonal
+        # first entry, d, position of the diagonal
+        self._row_facts = torch.stack([P.indptr[:-1].long(), others, loop], 1)
         self._max_degree = int(others.max())
         self._per_fanout: dict[int, tuple[Tensor, Tensor]] = {}
         self._row = torch.zeros(P.num_rows, dtype=torch.int32, device=P.device)
@@ -89,7 +89,9 @@ class Neighbours:
         each = torch.arange(rows.numel(), device=rows.device)
         if fanout >= self._max_degree:
             entries, indptr = row_entries(self.P, rows)
-            return each.repeat_interleave(indptr.diff().long(), output_size=entries.numel()), self._columns(entries)
+            return each.repeat_interleave(indptr.diff().long(), output_size=entries.numel()), self.P.indices[
+                entries
+            ].long()
         _, columns = self._slots(rows, fanout, generator)
         return each.repeat_interleave(fanout + 1, output_size=columns.numel()), columns.flatten()
 
@@ -98,9 +100,6 @@ class Neighbours:
         slot reads the row's own node."""
         uniform = torch.rand(fanout, rows.numel(), dtype=torch.float64, device=rows.device, generator=generator)
         return draw_slots(self._row_facts, self.P.indices, rows, uniform)
-
-    def _columns(self, entries: Tensor) -> Tensor:
-        return self.P.indices[entries].long()
 
     def _of(self, fanout: int) -> tuple[Tensor, Tensor]:
         """The number of entries kept of every row, and their factor d / k; cached per fan-out."""
@@ -112,7 +111,7 @@ class Neighbours:
 
     def _everything(self, rows: Tensor) -> Hop:
         entries, indptr = row_entries(self.P, rows)
-        columns = self._columns(entries)
+        columns = self.P.indices[entries].long()
         nodes = joined(rows, columns, self.P.num_rows)
         self._row[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=nodes.device)
         matrix = CSR(indptr, self._row[columns], self.P.data[entries], nodes.numel())
@@ -136,3 +135,43 @@ def places(mark: Tensor, number: int) -> Tensor:
     if number == 0:  # saves a kernel launch
         return torch.empty(0, dtype=torch.int64, device=mark.device)
     return torch.nonzero_static(mark, size=number).squeeze(1)
+
+
+def egos(
+    neighbours: Neighbours, roots: Tensor, fanouts: Sequence[int], generator: torch.Generator
+) -> tuple[Tensor, CSR]:
+    """The nodes of every root's subgraph, all roots first, and P induced on each subgraph, as the blocks of one
+    block-diagonal matrix.
+
+    From each root one hop is drawn for each of ``fanouts``, with at most that many neighbours per node. A node in the
+    subgraphs of two roots has a row in each.
+    """
+    P, n = neighbours.P, neighbours.P.num_rows
+    own = torch.arange(roots.numel(), device=roots.device) * n + roots  # (root, node) as one number
+    pairs = newest = own
+    for fanout in fanouts:
+        which, columns = neighbours.reached(newest % n, fanout, generator)
+        reached = ((newest // n)[which] * n + columns).unique()
+        newest = reached[~torch.isin(reached, pairs)]
+        pairs = torch.cat([pairs, newest])
+    pairs, order = pairs.sort()
+    is_root = order < roots.numel()  # the roots came first, in their order, and they ascend with the pairs
+    position = torch.cat([places(is_root, roots.numel()), places(~is_root, pairs.numel() - roots.numel())])
+    return pairs[position] % n, _induced(P, pairs, position, n)
+
+
+def _induced(P: CSR, pairs: Tensor, position: Tensor, n: int) -> CSR:
+    """P between pairs of the same root; row k is the pair ``pairs[position[k]]``, ``pairs`` ascending."""
+    rank = torch.empty_like(position)
+    rank[position] = torch.arange(position.numel(), device=position.device)
+    rows = pairs[position]
+    entries, indptr = row_entries(P, rows % n)
+    counts = indptr.diff().long()
+    owner = (rows // n).repeat_interleave(counts, output_size=entries.numel())
+    wanted = owner * n + P.indices[entries]
+    found = torch.searchsorted(pairs, wanted).clamp_(max=pairs.numel() - 1)
+    inside = pairs[found] == wanted
+    at = inside.nonzero().squeeze(1)
+    indptr = pointers(inside)[indptr]
+    columns = rank[found[at]].to(torch.int32)
+    return CSR(indptr, columns, P.data[entries[at]], pairs.numel(), symmetric=P.symmetric)

@@ -13,9 +13,9 @@ is computed after the second step, when the error that the first factor could no
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,39 +50,39 @@ class Solution:
     converged: bool
 
 
-class Iteration(Protocol):
-    """The state of a solver between two steps."""
-
-    def advance(self, x: Tensor, fx: Tensor) -> tuple[Tensor, Tensor]:
-        """The next iterate and memory for its value, from the last iterate and its value. Both may be overwritten."""
+Iteration = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""The next iterate and memory for its value, from the last iterate and its value. Both may be overwritten."""
 
 
-class Solver(Protocol):
-    """The settings of an iteration, and the rule for the next iterate."""
+@dataclass(frozen=True)
+class Solver(ABC):
+    """The settings of an iteration, and the rule for the next iterate.
 
-    @property
-    def tol(self) -> float: ...
+    Args:
+        tol: the relative residual to stop at.
+        max_steps: the largest number of evaluations of the map.
+        damping: in (0, 1]; 1 is the plain iteration.
+        check_every: steps between readings of the residual; None: 1 on a CPU, and 4 on a GPU, where the host waits.
+    """
 
-    @property
-    def max_steps(self) -> int: ...
+    tol: float = 1e-4
+    max_steps: int = 300
+    damping: float = 1.0
+    check_every: int | None = None
 
-    @property
-    def check_every(self) -> int | None: ...
+    def __post_init__(self) -> None:
+        if not 0 < self.tol < 1:
+            raise ConfigError(f"expected tol in (0, 1) (got {self.tol})")
+        if self.max_steps < 1:
+            raise ConfigError(f"expected max_steps of at least 1 (got {self.max_steps})")
+        if not 0 < self.damping <= 1:
+            raise ConfigError(f"expected damping in (0, 1] (got {self.damping})")
+        if self.check_every is not None and self.check_every < 1:
+            raise ConfigError(f"expected check_every of at least 1, or None (got {self.check_every})")
 
+    @abstractmethod
     def begin(self, x: Tensor) -> Iteration:
         """A new iteration for values like ``x``."""
-
-
-def check(tol: float, max_steps: int, damping: float, check_every: int | None) -> None:
-    """Check the settings that all solvers share."""
-    if not 0 < tol < 1:
-        raise ConfigError(f"expected tol in (0, 1) (got {tol})")
-    if max_steps < 1:
-        raise ConfigError(f"expected max_steps of at least 1 (got {max_steps})")
-    if not 0 < damping <= 1:
-        raise ConfigError(f"expected damping in (0, 1] (got {damping})")
-    if check_every is not None and check_every < 1:
-        raise ConfigError(f"expected check_every of at least 1, or None (got {check_every})")
 
 
 @torch.no_grad()
@@ -109,7 +109,7 @@ def solve(
     fx = torch.empty_like(x) if first is None else first
     change = torch.empty_like(x)
     every = solver.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
-    iteration, watch = solver.begin(x), _Residual(x, remedy)
+    advance, watch = solver.begin(x), _Residual(x, remedy)
     for step in range(1, solver.max_steps + 1):
         if step > 1 or first is None:
             f(x, fx)
@@ -126,7 +126,7 @@ def solve(
             a = best_factor(torch.sub(origin, change, out=change), origin)
             x.mul_(a)
             torch.lerp(origin, fx, a, out=fx)
-        x, fx = iteration.advance(x, fx)
+        x, fx = advance(x, fx)
     raise AssertionError("unreachable: the last step returns")
 
 

@@ -1,9 +1,9 @@
-"""Partitioning by size-bounded label propagation, for graphs that are too large for METIS.
+"""The partitioners: METIS through pymetis, random parts, and label propagation for graphs too large for METIS.
 
-Every node starts in a cluster of its own and joins the cluster of most of its neighbours, as long as its size is
-bounded. The clusters are ordered so that neighbours are close, and cut into parts of equal size. Further rounds of the
-same vote, now between parts, refine the borders. The memory is a few copies of the adjacency, and nothing loops over
-nodes.
+In label propagation every node starts in a cluster of its own and joins the cluster of most of its neighbours, as long
+as its size is bounded. The clusters are ordered so that neighbours are close, and cut into parts of equal size. Further
+rounds of the same vote, now between parts, refine the borders. The memory is a few copies of the adjacency, and nothing
+loops over nodes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
+from lmc.errors import ConfigError
 from lmc.graph import Graph
 
 GROW_ROUNDS = 8
@@ -22,11 +23,57 @@ CLUSTERS_PER_PART = 8  # the size of clusters bounds the imbalance of the first 
 MAX_BALANCE = 1.2  # the largest size of a part, over the mean, while borders are refined
 
 
+def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+    """Parts of nearly equal size with few edges cut; the same seed gives the same parts."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise ConfigError(
+            "expected pymetis for method='metis' (got none): pip install pymetis, or use method='label-propagation'"
+        ) from error
+    adj = graph.adj.to("cpu")
+    # METIS passes the seed to srand, for which 0 and 1 are the same
+    options = pymetis.Options(seed=(seed + 1) % 2**31)
+    starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
+    if hasattr(pymetis, "CSRAdjacency"):  # newer versions of pymetis
+        rows = pymetis.CSRAdjacency(adj_starts=starts, adjacent=neighbours)
+        _, parts = pymetis.part_graph(num_parts, rows, options=options)
+    else:
+        _, parts = pymetis.part_graph(num_parts, xadj=starts, adjncy=neighbours, options=options)
+    return fill_empty(torch.as_tensor(parts, dtype=torch.int64), num_parts)
+
+
+def fill_empty(parts: Tensor, num_parts: int) -> Tensor:
+    """Move one node of a part that has several into every empty part.
+
+    METIS may leave parts empty when they have only a few nodes each, and every method needs all parts.
+    """
+    empty = (torch.bincount(parts, minlength=num_parts) == 0).nonzero().squeeze(1)
+    if empty.numel() == 0:
+        return parts
+    order = parts.sort(stable=True).indices
+    grouped = parts[order]
+    spare = order[1:][grouped[1:] == grouped[:-1]]  # all but the first node of every part
+    size = torch.bincount(parts, minlength=num_parts)
+    spare = spare[size[parts[spare]].sort(descending=True, stable=True).indices]
+    parts = parts.clone()
+    parts[spare[: empty.numel()]] = empty
+    return parts
+
+
+def random_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+    """Random parts whose sizes differ by at most one node: the baseline that every partitioner must beat."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(graph.num_nodes, generator=generator) % num_parts
+
+
 def propagated_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     """Parts at most about 1.2 times the mean size; the same seed gives the same parts."""
     n = graph.num_nodes
     rng = np.random.default_rng(seed)
-    adj = _scipy(graph)
+    pattern = graph.adj.to("cpu")
+    ones = np.ones(pattern.nnz, dtype=np.float32)
+    adj = sp.csr_array((ones, pattern.indices.numpy(), pattern.indptr.numpy()), shape=pattern.shape)
     clusters = np.arange(n)
     bound = max(1, n // (CLUSTERS_PER_PART * num_parts))
     if bound > 1:
@@ -99,9 +146,3 @@ def _parts_of_clusters(adj: sp.csr_array, clusters: np.ndarray, num_parts: int) 
     parts = np.empty(count, dtype=np.int64)
     parts[order] = middle * num_parts // (2 * n)
     return parts
-
-
-def _scipy(graph: Graph) -> sp.csr_array:
-    adj = graph.adj.to("cpu")
-    ones = np.ones(adj.nnz, dtype=np.float32)
-    return sp.csr_array((ones, adj.indices.numpy(), adj.indptr.numpy()), shape=adj.shape)
