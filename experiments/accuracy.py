@@ -113,7 +113,7 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
             if epoch % cell.every == 0:
                 at.append(epoch)
                 seconds.append(spent)
-                scores.append(evaluate_problem(run.problem, run.problem.placement.tier))
+                scores.append(evaluate_problem(run.problem))
         val, test = [s["val"] for s in scores], [s["test"] for s in scores]
         del run
         free(self.on)

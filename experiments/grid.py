@@ -118,7 +118,7 @@ class Grid(TrainingStudy[GridCell, GridRecord]):
         method = methods_in(cell.config, self.methods)[cell.method]
         run = self.testbed.bind(method, cell.seed, cell.norm, cell.dropout)
         ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
-        loss, test = exact_loss(run), evaluate_problem(run.problem, run.problem.placement.tier)["test"]
+        loss, test = exact_loss(run), evaluate_problem(run.problem)["test"]
         objective = exact_loss(run, whole_graph=True) if cell.norm == "batch" else loss
         record = GridRecord(
             **asdict(cell),

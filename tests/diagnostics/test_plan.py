@@ -54,7 +54,7 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
     assert (found.batch.core, found.batch.halo) == (largest.num_core, largest.num_halo)
 
     def step() -> None:
-        run.accumulate(largest if placement.keep_batches else run.make_batch(largest.rows, largest.weight))
+        run.accumulate(largest if placement.keep_batches else run.source.make(largest.rows, largest.weight))
 
     assert found.step == pytest.approx(peak_bytes(step, run.problem.device), rel=0.15)
     sizes = {item.name: item.size for item in found.items}

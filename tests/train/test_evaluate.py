@@ -66,9 +66,9 @@ def test_multi_label_score_is_micro_f1() -> None:
 def test_chunks_and_tier_do_not_change_the_scores() -> None:
     g = lmc.load("tiny-like", scale=0.5)
     model = lmc.models.GCN(g.num_features, 16, g.num_classes, num_layers=3, norm="layer")
-    problem = Problem.of(g, model, Placement(device="cpu"))
-    whole = evaluate_problem(problem)
-    assert evaluate_problem(problem, "host", max_elements=32 * 100) == whole
+    whole = evaluate_problem(Problem.of(g, model, Placement(device="cpu")))
+    on_host = Problem.of(g, model, Placement("cpu", history="host"))
+    assert evaluate_problem(on_host, max_elements=32 * 100) == whole
 
 
 def test_evaluation_leaves_the_model_as_it_was() -> None:

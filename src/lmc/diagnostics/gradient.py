@@ -51,7 +51,7 @@ class GradientProbe:
         if self.run.method.traits.grad_from_all_rows:
             exact = self._full.gradient(self._losses_of(batch, whole))
         else:
-            exact = self._backward_sgd.gradient(self._backward_sgd.make_batch(batch.rows, batch.weight))
+            exact = self._backward_sgd.gradient(self._backward_sgd.source.make(batch.rows, batch.weight))
         return GradientError(_relative(estimate, exact), _relative(estimate, full))
 
     def _losses_of(self, batch: Batch, whole: Batch) -> Batch:

@@ -120,11 +120,11 @@ def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placem
     core = (run.clusters.order < size.core).nonzero().squeeze(1)
     rows = slice(int(core[0]), int(core[-1]) + 1) if isinstance(method, ClusterMethod) else slice(0, small.num_nodes)
     kept = not run.clusters.redraw and placement.keep_batches
-    batch = run.make_batch(rows, 1.0)
+    batch = run.source.make(rows, 1.0)
     for _ in range(2):  # allocates what is allocated once and kept
         run.accumulate(batch)
         model.zero_grad(set_to_none=True)
-    step = peak_bytes(lambda: run.accumulate(batch if kept else run.make_batch(rows, 1.0)), run.problem.device)
+    step = peak_bytes(lambda: run.accumulate(batch if kept else run.source.make(rows, 1.0)), run.problem.device)
     staging = run.pipeline.staging
     return Probe(step, batch_bytes(batch), staging.device_bytes[0], staging.recording_bytes, run)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lmc.graph import Aggregation, Precomputed, row_chunks, spmm
-from lmc.models import Operator, Pass, evaluating
+from lmc.models import Operator, evaluating
 from lmc.stores import Rows, Table, overwrite
 
 if TYPE_CHECKING:
@@ -145,29 +145,4 @@ class Passes:
             sums.push(out, spmm(blocks.block(index, ext), read.clamp_min(0) if relu else read))
 
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
-        problem = self.problem
-        if problem.model.owns_forward:  # its states are the sums
-            return v.pull(rows)
-        with evaluating(problem.model):
-            sums = m.pull(rows).detach().to(problem.dtype).requires_grad_()
-            h0 = problem.encode(problem.inputs(rows), Pass())
-            s = problem.model.layer(l)(t.pull(rows).detach(), _GivenSums(sums), Pass(), h0)
-            return torch.autograd.grad(s, sums, v.pull(rows).to(s.dtype))[0]
-
-
-@dataclass(frozen=True, eq=False)
-class _GivenSums:
-    """An operator whose sums are known."""
-
-    sums: Tensor
-
-    @property
-    def num_inputs(self) -> int:
-        return self.sums.shape[0]
-
-    @property
-    def num_outputs(self) -> int:
-        return self.sums.shape[0]
-
-    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        return self.sums
+        return self.problem.kind.affine_adjoint(self.problem, l, rows, m, t, v)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from lmc.engine.exact import Chunk, Chunks, MakeTable, cut
 from lmc.engine.problem import Problem
 from lmc.graph import CSR, Batch
-from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Widths
+from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
 from lmc.models import Model, Pass, evaluating
 from lmc.stores import Rows, Table
 
@@ -155,6 +156,34 @@ class Layered:
         h0 = problem.encode(problem.inputs(rows), Pass())
         assert isinstance(h0, Tensor)  # T[1] is kept only where the features are encoded
         return h0
+
+    def affine_adjoint(self, problem: Problem, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
+        """The adjoint of the sums m of layer l, from the adjoint v of its state: back through the affine map."""
+        with evaluating(problem.model):
+            sums = m.pull(rows).detach().to(problem.dtype).requires_grad_()
+            h0 = problem.encode(problem.inputs(rows), Pass())
+            s = problem.model.layer(l)(t.pull(rows).detach(), _GivenSums(sums), Pass(), h0)
+            return torch.autograd.grad(s, sums, v.pull(rows).to(s.dtype))[0]
+
+    def solver_start(self, tables: Tables) -> Table | None:
+        """The states from which evaluation starts to solve; None where nothing is solved."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class _GivenSums:
+    """An operator whose sums are known."""
+
+    sums: Tensor
+
+    @property
+    def num_inputs(self) -> int:
+        return self.sums.shape[0]
+
+    num_outputs = num_inputs
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
+        return self.sums
 
 
 def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | CSR | None) -> Tensor:

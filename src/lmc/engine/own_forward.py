@@ -90,6 +90,9 @@ class OwnForward(Layered):
         count = problem.graph.y[rows].shape[0]
         return next_state(problem, rows, [t.pull(rows) for t in states[: l - 1]], Precomputed(count))
 
+    def affine_adjoint(self, problem: Problem, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
+        return v.pull(rows)  # its states are the sums
+
 
 class _Reached(BaseException):
     """Ends a forward pass at the state it was run for; not an Exception, which the model's own code might catch."""

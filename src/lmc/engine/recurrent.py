@@ -21,7 +21,7 @@ from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Batch, spmm
-from lmc.methods.protocol import Method, ProblemView, Widths
+from lmc.methods.protocol import Method, ProblemView, Tables, Widths
 from lmc.methods.recurrent import DefaultRules, RecurrentRules, solved_rows
 from lmc.models import Model, Pass, evaluating, recurrent_model
 from lmc.sampling import derive
@@ -77,6 +77,9 @@ class RecurrentKind(Layered):
         if step.keep:
             rules.remember(step, found)
         return found.grads, found.loss
+
+    def solver_start(self, tables: Tables) -> Table | None:
+        return tables["H"][1] if "H" in tables else None
 
     def fill_chunks(self, problem: Problem, chunks: Chunks) -> Chunks:
         """By batches a fixed point would take many sweeps; as many rows as evaluation takes at once are quicker."""

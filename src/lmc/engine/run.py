@@ -21,7 +21,7 @@ from lmc.methods import DropEdge
 from lmc.methods.protocol import Method, Step, Tables, Widths
 from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
-from lmc.stores import Rows, Table, overwrite, tables_of
+from lmc.stores import Table, overwrite, tables_of
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,6 @@ class Run:
         problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut)
         self.method.regraph(Passes(self, problem, chunks_of(problem)))
         return Batches(self.method, problem, self.clusters, self.seed, self.tables, fixed=False)
-
-    def make_batch(self, rows: Rows, weight: float, slot: int = 0) -> Batch:
-        """The batch whose core is ``rows`` (run order)."""
-        return self.source.make(rows, weight, slot)
 
     def step(self, batch: Batch, keep: bool, dropout: bool) -> Step:
         """A step on a batch, as the method sees it."""

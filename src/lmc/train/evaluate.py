@@ -9,50 +9,46 @@ from lmc.engine import Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.graph import SPLITS, Graph
 from lmc.models import Model
-from lmc.stores import Placement, Store, Table, store
+from lmc.stores import Placement, Table, placement_on
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
 
 def evaluate(
-    model: Model, graph: Graph, *, history: str | Store = "device", max_elements: int = MAX_ELEMENTS
+    model: Model, graph: Graph, *, placement: Placement | None = None, max_elements: int = MAX_ELEMENTS
 ) -> dict[str, float]:
     """Accuracy (micro-F1 for multi-label targets) of the exact forward pass on the whole graph, per split.
 
     Args:
         model: evaluated on the device it is on, in evaluation mode; afterwards every submodule has its own mode again.
         graph: every message is counted, as in a full-batch forward pass.
-        history: where the states between two layers are kept, "device" or "host".
+        placement: where the states between two layers (``history``) and the features are kept.
         max_elements: numbers in the widest state of all rows that one chunk computes or reads. It bounds the memory
             besides the tables, and does not change the result.
     """
     check_fit(graph, model)
     device = next(model.parameters()).device
-    return evaluate_problem(Problem.of(graph, model, Placement(device=device)), history, max_elements)
+    return evaluate_problem(Problem.of(graph, model, placement_on(device, placement)), max_elements)
 
 
 def evaluate_problem(
-    problem: Problem,
-    history: str | Store = "device",
-    max_elements: int = MAX_ELEMENTS,
-    start: Table | None = None,
+    problem: Problem, max_elements: int = MAX_ELEMENTS, start: Table | None = None
 ) -> dict[str, float]:
     """The scores of :func:`evaluate` for a problem that exists already; ``start`` holds the initial states of a
     fixed-point solver."""
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
     metrics = {split: _metric(graph).to(problem.device) for split in SPLITS}
-    tier = store(history)
 
     def make(_: int, width: int) -> Table:
-        table = tier.table(graph.num_nodes, width, problem.dtype, problem.device)
-        if start is not None and problem.model.recurrent:
+        table = problem.table(width)
+        if start is not None:
             table.data().copy_(start.data())
         return table
 
     # only the table of the last layer is kept, unless the logits read the earlier ones too
     states = (table for _, table in exact_states(problem, chunks, make))
-    tables = deque(states, maxlen=None if problem.model.owns_forward else 1)
+    tables = deque(states, maxlen=None if problem.kind.logits_read_all_layers else 1)
     for rows, logits in exact_logits(problem, chunks, list(tables)):
         # thresholded here: the metric would take values that all lie in [0, 1] for probabilities
         predicted = (logits > 0).long() if graph.multi_label else logits.argmax(1)

@@ -131,7 +131,7 @@ def _evaluate(run: Run) -> dict[str, float]:
     """Scores of the run's model; in small chunks where rows are kept off the device because memory is short."""
     all_on_device = set(run.tiers.values()) == {"device"}
     size = MAX_ELEMENTS if all_on_device else FEW_ELEMENTS
-    return evaluate_problem(run.problem, run.problem.placement.tier, size, start=run.H.get(1))
+    return evaluate_problem(run.problem, size, start=run.problem.kind.solver_start(run.tables))
 
 
 def _interrupted(folder: RunFolder | None, position: Position) -> Interrupted:
