@@ -90,20 +90,17 @@ def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
 
 def write_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
     """Replace the file by these records, atomically."""
-    text = "".join(json.dumps(asdict(r)) + "\n" for r in records)
-    replace(path, text.encode())
-
-
-def append_line(path: Path, record: DataclassInstance) -> None:
-    """Append one record to the file."""
-    append_lines(path, [record])
+    replace(path, _as_lines(records).encode())
 
 
 def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
     """Append records to the file, in one write."""
-    text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
     with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+        file.write(_as_lines(records))
+
+
+def _as_lines(records: Iterable[DataclassInstance]) -> str:
+    return "".join(json.dumps(asdict(record)) + "\n" for record in records)
 
 
 def read_lines(path: Path) -> list[EpochRecord]:
@@ -158,12 +155,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` as JSON to ``path``, atomically; its folder is created if needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, json.dumps(content, indent=1).encode())
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -18,7 +18,7 @@ from lmc.errors import Interrupted
 from lmc.graph import Batch, Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
 from lmc.models import Model
-from lmc.results import EpochRecord, ErrorRecord, append_line
+from lmc.results import EpochRecord, ErrorRecord, append_lines
 from lmc.stores import Placement
 from lmc.train import Settings, train
 
@@ -120,7 +120,7 @@ def _events(
         if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
             probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
             error = measure(probe, c.run, record.epoch)
-            append_line(c.folder / "errors.jsonl", error)
+            append_lines(c.folder / "errors.jsonl", [error])
         yield Event(c.label, record, error)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from lmc.report.looks import Look, looks_of, plain, plain_decimals
+from lmc.report.looks import Look, draw_curve, looks_of, plain, plain_decimals
 from lmc.results import EpochRecord, RunRecord
 
 X = Callable[[EpochRecord], float]
@@ -61,7 +61,7 @@ def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, 
     losses: list[float] = []
     for label, run in runs.items():
         points = [(x(e), e.loss) for e in run.epochs if math.isfinite(e.loss) and e.loss > 0]
-        _draw_line(axes, points, looks[label], width=1.8, alpha=1.0)
+        draw_curve(axes, points, looks[label], linewidth=1.8)
         losses += [loss for _, loss in points]
     if losses and max(losses) / min(losses) > 4:
         axes.set_yscale("log")
@@ -76,7 +76,7 @@ def _draw_scores(
     for label, run in runs.items():
         for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
             points = [(x(e), 100 * e.scores[split]) for e in run.epochs if e.scores]
-            _draw_line(axes, points, looks[label], width, alpha)
+            draw_curve(axes, points, looks[label], linewidth=width, alpha=alpha)
             scores += [score for _, score in points]
     if scores:
         # the scores of the first epochs are low for every method: leave most of the height to where they differ
@@ -85,16 +85,6 @@ def _draw_scores(
         margin = max(0.5, 0.08 * (high - low))
         axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
     _label(axes, f"test {metric}, % (pale: validation)", xlabel)
-
-
-def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], look: Look, width: float, alpha: float) -> None:
-    if points:
-        xs, ys = zip(*points, strict=True)
-        marker = "o" if len(points) == 1 else ""  # a line of one point is invisible
-        axes.plot(
-            xs, ys, color=look.colour, linestyle=look.dashes, linewidth=width, alpha=alpha, marker=marker,
-            solid_capstyle="round",
-        )  # fmt: skip
 
 
 def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Mapping[str, Look]) -> None:

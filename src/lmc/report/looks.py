@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 Dashes = tuple[float, Sequence[float]]
+Points = Sequence[tuple[float, float]]
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; a method has the same colour in every figure.
 _METHODS = {
@@ -76,6 +77,13 @@ def new_figure(width: float, height: float, title: str) -> Figure:
     figure = Figure(figsize=(width, height), dpi=140, facecolor="white", layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
+
+
+def draw_curve(axes: Axes, points: Points, look: Look, **style: Any) -> None:
+    """A line through the points; a single point has a marker, since a line of one point is invisible."""
+    if points:
+        style = {"linewidth": 1.6, "marker": "o" if len(points) == 1 else ""} | style
+        axes.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.dashes, **style)
 
 
 def legend_below(

@@ -13,7 +13,7 @@ import torch
 from lmc.engine import Run
 from lmc.errors import CheckpointError, ConfigError
 from lmc.methods import Method
-from lmc.results import EpochRecord, append_line, read_lines, replace, write_lines
+from lmc.results import EpochRecord, append_lines, read_lines, replace, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 from lmc.train.settings import Settings
@@ -62,7 +62,7 @@ class RunFolder:
 
     def append(self, record: EpochRecord) -> None:
         """Write the record of an epoch, and the parameters where its validation score is the best so far."""
-        append_line(self._epochs, record)
+        append_lines(self._epochs, [record])
         if record.scores is not None and record.scores["val"] > self._best:
             self._best = record.scores["val"]
             checkpoint.save_parameters(self.path / "best.safetensors", self._run.problem.model)

@@ -1,0 +1,125 @@
+"""The figures of costs: bars for the rows of a table, and curves over the size of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lmc.report.looks import MARKERS, Points, draw_curve, legend_below, looks_of, new_figure, plain, plain_decimals
+
+_DIAMOND: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 4,
+    "color": "black",
+    "markerfacecolor": "white",
+    "linestyle": "",
+}
+_DOTTED: dict[str, Any] = {"color": "#bbbbbb", "linestyle": ":"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One column of a table, drawn as a bar for each row.
+
+    Args:
+        bars: a value for each row; None where there is none.
+        marks: a second value for each row, drawn as a diamond.
+        marked: what the diamonds mean.
+        limit: a value at which a line is drawn, such as 1 for a share.
+        numbers: whether the values are written beside the bars, where marks may cover them.
+    """
+
+    title: str
+    bars: Sequence[float | None]
+    marks: Sequence[float | None] = ()
+    marked: str = ""
+    limit: float | None = None
+    log: bool = False
+    numbers: bool = True
+
+
+def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Panel], title: str) -> Figure:
+    """Panels side by side over the same rows; ``labels``, the specs of the rows' methods, decide the colours."""
+    looks = looks_of(list(dict.fromkeys(labels)))
+    figure = new_figure(2.6 + 4.2 * len(panels), 1.5 + 0.24 * len(names), title)
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _draw_bars(axes, panel, [looks[label].colour for label in labels])
+    all_axes[0].set_yticks(range(len(names)), names, fontsize=8.5)
+    all_axes[0].set_ylim(len(names) - 0.4, -0.6)
+    return figure
+
+
+def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
+    bars, marks = ([(i, v) for i, v in enumerate(values) if v is not None] for values in (panel.bars, panel.marks))
+    known = [v for _, v in (*bars, *marks) if v > 0]
+    least = min(known, default=1.0) / 2 if panel.log else 0.0
+    if panel.log:
+        axes.set_xscale("log")
+        plain_decimals(axes.xaxis)
+    for i, value in bars:
+        axes.barh(i, value - least, 0.72, left=least, color=colours[i])
+        if panel.numbers:
+            text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+            axes.annotate(text, (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
+    for i, value in marks:
+        axes.plot([value], [i], **_DIAMOND)
+    if panel.limit is not None:
+        axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
+    if panel.marked:
+        diamond = Line2D([], [], **_DIAMOND)
+        axes.legend([diamond], [panel.marked], loc="lower right", fontsize=8, frameon=True, framealpha=0.9)
+    if known:
+        axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
+    axes.set_title(panel.title, loc="left", fontsize=10.5)
+    plain(axes, grid="x")
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One panel: curves by method; ``proportional`` draws lines on which y grows in proportion to x."""
+
+    title: str
+    xlabel: str
+    curves: Mapping[str, Points]
+    proportional: bool = False
+
+
+def scale_figure(panels: Sequence[Growth], title: str) -> Figure:
+    """Panels with logarithmic axes, two in a row; one without points is left out."""
+    panels = [panel for panel in panels if any(panel.curves.values())]
+    looks = looks_of(list(dict.fromkeys(label for panel in panels for label in panel.curves)))
+    rows = -(-len(panels) // 2)
+    figure = new_figure(10.5, 1.2 + 3.9 * rows, title)
+    for place, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, 2, place)
+        for k, (label, look) in enumerate(looks.items()):
+            draw_curve(axes, panel.curves.get(label, ()), look, marker=MARKERS[k % len(MARKERS)], markersize=5)
+        _draw_scales(axes, panel)
+    proportional = [Line2D([], [], **_DOTTED, label="proportional")]
+    legend_below(figure, looks, markers=True, more=proportional if any(p.proportional for p in panels) else ())
+    return figure
+
+
+def _draw_scales(axes: Axes, panel: Growth) -> None:
+    """Logarithmic axes around the points, and the lines of proportional growth."""
+    axes.loglog()
+    points = [point for curve in panel.curves.values() for point in curve]
+    (left, right), (low, high) = ((min(v), max(v)) for v in zip(*points, strict=True))
+    axes.set_xlim(left / 1.25, right * 1.25)
+    axes.set_ylim(low / 1.4, high * 1.4)
+    if panel.proportional:
+        start = low / 1.4 * left / right
+        while start < high * 1.4:
+            axes.plot([left, right], [start, start * right / left], **_DOTTED, linewidth=1, zorder=0)
+            start *= 4
+    plain_decimals(axes.xaxis)
+    plain_decimals(axes.yaxis)
+    axes.set_title(panel.title, loc="left", fontsize=11)
+    axes.set_xlabel(panel.xlabel, fontsize=10)
+    plain(axes, grid="both")
