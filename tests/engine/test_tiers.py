@@ -168,6 +168,19 @@ def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
     assert asked[-tables][0] is following.halo
 
 
+def test_dropped_edges_change_nothing_about_the_rows_that_are_prefetched() -> None:
+    """A step on a thinned graph pulls the rows that were fetched for it: it never has to wait for others."""
+    g = random_graph()
+    found = []
+    for history in ("device", Behind()):
+        model = make("gcn", g)
+        run = DropEdge(CMC(clusters_per_batch=2), 0.3).bind(g, model, parts_of(g, 6), Placement("cpu", history))
+        found.append(steps(run, model, epochs=3))
+        assert run.pipeline.staging.recordable
+    assert run.pipeline.staging.active
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_an_epoch_is_drawn_once_though_it_is_looked_into_before() -> None:
     g = random_graph()
     run = LMC4Conv(clusters_per_batch=2, redraw=True).bind(
