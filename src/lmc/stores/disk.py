@@ -31,11 +31,9 @@ _LOCK = threading.Lock()
 
 
 class FileRows(HostRows):
-    """Zeros in a file without a name: however the process ends, the file is removed with it.
+    """Zeros in a file without a name in the folder ``path``: however the process ends, the file is removed with it.
 
-    Args:
-        path: the folder of the file.
-        resident: bytes of files that may stay mapped, for tests.
+    ``resident`` is the number of bytes of files that may stay mapped, for tests.
     """
 
     def __init__(

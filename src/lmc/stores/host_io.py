@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmc.kernels.packed import Packed, Rows, as_indices, num_rows
+from lmc.kernels.packed import Packed, Rows, as_indices
 from lmc.kernels.row_transfers import RowCache, overlay
 from lmc.stores.host_rows import HostRows
 from lmc.stores.streams import record_event
-from lmc.stores.transfers import Fetch
+from lmc.stores.transfers import Fetch, laid_out
 
 HOST = torch.device("cpu")
 
@@ -28,13 +28,8 @@ class HostIO:
         self._copied = torch.cuda.Event() if host.device.type == "cuda" else None
 
     def fetch(self, fetch: Fetch, caches: Sequence[RowCache], rows: Sequence[Rows], present: Sequence[Rows]) -> None:
-        """Fill the cache of a fetch.
-
-        Args:
-            caches: where rows that are on the device are read from; the first cache that has a row counts.
-            rows: the numbers of the fetched rows, on the host.
-            present: the numbers of rows on the device, which are not read from the host table.
-        """
+        """Fill the cache of a fetch; the numbers of its ``rows`` and of those ``present`` on the device, which are not
+        read from the host table, are on the host. The first of ``caches`` that has a row counts."""
         cache, index = fetch.cache, fetch.write_numbers()
         cache.slots[index] = torch.arange(cache.num, dtype=cache.slots.dtype, device=self._device)
         at, missing = self._missing(rows, present)
@@ -60,10 +55,8 @@ class HostIO:
             copied.append(record_event(self._device))
         for member, (event, values) in enumerate(zip(copied, staged, strict=True)):
             event.synchronize()
-            start = 0
-            for rows in contents:
-                self._host.write(rows, values[start : start + num_rows(rows)], member)
-                start += num_rows(rows)
+            for rows, start, num in laid_out(contents):
+                self._host.write(rows, values[start : start + num], member)
 
     def _missing(self, rows: Sequence[Rows], present: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         """The positions and the numbers of those rows that are not present."""

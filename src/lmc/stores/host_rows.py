@@ -18,12 +18,9 @@ Lockable = Literal["memory", "read", "none"]
 
 
 class HostRows:
-    """The host table: rows of one table or of all members of a bundle.
+    """The host table: rows of one table or of all members of a bundle, in plain memory or mapped from a file.
 
-    Args:
-        packed: the rows, in plain memory or mapped from a file.
-        device: the training device.
-        lockable: what may be page-locked for the kernels: memory, pages of a file for reading alone, or nothing.
+    ``lockable`` says what may be page-locked for the kernels: memory, pages of a file for reading alone, or nothing.
     """
 
     def __init__(self, packed: Packed, device: torch.device, lockable: Lockable = "memory") -> None:

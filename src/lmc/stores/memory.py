@@ -8,12 +8,9 @@ from pathlib import Path
 import torch
 
 _MEMINFO = Path("/proc/meminfo")
-_LIMITS = (
+_LIMITS = (  # of a container, and what it uses
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
 
 
@@ -22,21 +19,16 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
-    return min(_system(), *_containers())
+    free = [_free_of_system()]
+    for limit, used in _LIMITS:
+        if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
+            free.append(max(0, int(limit.read_text()) - int(used.read_text())))
+    return min(free)
 
 
-def _system() -> int:
+def _free_of_system() -> int:
     if _MEMINFO.exists():
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _containers() -> list[int]:
-    """What the limits of a container leave; a large number where there is none."""
-    left = [2**62]
-    for limit, used in _LIMITS:
-        if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-            left.append(max(0, int(limit.read_text()) - int(used.read_text())))
-    return left

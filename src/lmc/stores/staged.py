@@ -10,24 +10,19 @@ from torch import Tensor
 
 from lmc.kernels.availability import triton_available
 from lmc.kernels.packed import Rows
+from lmc.stores.background import Fetcher, WriteBack
 from lmc.stores.base import DeviceTable, Table
-from lmc.stores.fetching import Fetcher
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
 from lmc.stores.streams import numbers_on_host, numbers_ready, open_stream
 from lmc.stores.transfers import StepLog
-from lmc.stores.write_back import WriteBack
 
 
 class StagedTable:
     """A table, or a bundle of tables that steps read and write at the same rows, over rows on the host.
 
-    A training step is enclosed by :meth:`begin` and :meth:`end`; a write outside of them is done at once.
-
-    Args:
-        host: the host table; its device is the training device.
-        staged: fetch ahead and write back behind; by default where the training device is a GPU.
-        tier: the name of the tier.
+    A training step is enclosed by :meth:`begin` and :meth:`end`; a write outside of them is done at once. ``staged``:
+    fetch ahead and write back behind; by default where the training device is a GPU.
     """
 
     def __init__(self, host: HostRows, staged: bool | None = None, tier: str = "host") -> None:
@@ -85,10 +80,8 @@ class StagedTable:
         return self._fetcher.usable(self._writes) is not None or not self.staged
 
     def begin(self, fixed: bool) -> None:
-        """Begin a step: deliver the fetched rows.
-
-        With ``fixed`` the step leaves its rows at the same address in every epoch, so that it can be recorded.
-        """
+        """Begin a step: deliver the fetched rows. With ``fixed`` it leaves its rows at the same address in every epoch,
+        so that it can be recorded."""
         if self.staged:
             self._in_step, self.log.fixed = True, fixed
             self._fetcher.deliver(self._fetcher.usable(self._writes))
@@ -111,9 +104,7 @@ class StagedTable:
 
     def delivered(self, *rows: Rows, member: int = 0) -> Tensor | None:
         """All values that were delivered to the step under way, if they are those of ``rows`` and none was pushed yet.
-
-        The step may change them in place if it pushes all that it changes.
-        """
+        The step may change them in place if it pushes all that it changes."""
         fetch = self._fetcher.current
         pushed = any(member in write.members for write in self.log.writes)
         if not self._in_step or fetch is None or fetch.delivered is None or pushed or len(rows) != len(fetch.rows):
@@ -148,9 +139,8 @@ class StagedTable:
         """Bring the host table up to date with every write, and drop the fetch."""
         self.recordable = self.recordable and not self._in_step
         complete, writes = self.log.complete, self.log.take()
-        if complete:
-            if writes:
-                self._writes.add(writes, self._fetcher.current)
+        if complete and writes:
+            self._writes.add(writes, self._fetcher.current)
             writes = []
         self._writes.flush()
         self._fetcher.drop()
@@ -198,14 +188,10 @@ def staged_tables(tables: Iterable[Table | None]) -> list[StagedTable]:
 
 @dataclass(frozen=True, eq=False)
 class InPlace:
-    """The memory of some tables at the rows core, then halo.
+    """The memory of some tables, which a step on a GPU reads and writes instead of pulling and pushing copies.
 
-    Args:
-        tables: the tables.
-        tensors: the memory of each of them.
-        rows: where the rows stand in the tensors.
-        core, halo: the rows, as the tables number them.
-        delivered: whether the tensors are copies that were delivered to this step.
+    The rows ``core``, then ``halo``, are at ``rows`` of each tensor. ``delivered``: the tensors are copies that were
+    delivered to this step.
     """
 
     tables: tuple[Table, ...]
@@ -216,9 +202,8 @@ class InPlace:
     delivered: bool
 
     def write_back(self, with_halo: Table) -> None:
-        """The step has changed the core rows, and the halo rows of ``with_halo``; tables on the device have changed
-        with the tensors."""
-        if not self.delivered:
+        """The step has changed the core rows, and the halo rows of ``with_halo``."""
+        if not self.delivered:  # the tensors are the tables
             return
         c = self.rows.numel() - self.halo.numel()
         for table, tensor in zip(self.tables, self.tensors, strict=True):

@@ -31,9 +31,7 @@ class Staging:
     """Prefetching and writing back for all tables of a run.
 
     Args:
-        tables: the tables that steps read and write.
         features: the table that the encoder reads, where the features are not on the device.
-        device: the training device.
         bracketed: whether steps are enclosed by :meth:`begin` and :meth:`end`; a solver that reads rows twice is not.
     """
 
@@ -41,9 +39,7 @@ class Staging:
         self, tables: Iterable[Table], features: Table | None, device: torch.device, bracketed: bool = True
     ) -> None:
         tables = list(tables)
-        self._tables = staged_tables(tables)
-        self._features = features
-        self._device = device
+        self._tables, self._features, self._device = staged_tables(tables), features, device
         self._bracketed = staged_tables([*tables, features]) if bracketed else []
         self.active = any(t.staged for t in tables) or (features is not None and features.staged)
         """Whether a prefetch does anything."""

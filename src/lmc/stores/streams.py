@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -16,8 +16,8 @@ from lmc.kernels.packed import Rows
 
 Work = Callable[[], None]
 
-_READY = WeakTensorKeyDictionary()
-_ON_HOST = WeakTensorKeyDictionary()
+_READY: MutableMapping[Tensor, Event] = WeakTensorKeyDictionary()
+_ON_HOST: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 
 
 class Event:
@@ -40,11 +40,10 @@ class Event:
         if (event := self.resolve()) is not None:
             event.synchronize()
 
-    def query(self) -> bool:
-        """Whether the event is complete; a complete event is not waited for any more."""
+    def forget_if_complete(self) -> None:
+        """Forget the CUDA event if it is complete, so that nothing waits for it any more."""
         if self._event is not None and self._event.query():
             self._event = None
-        return self._event is None
 
 
 class PendingEvent(Event):
@@ -57,16 +56,10 @@ class PendingEvent(Event):
     def resolve(self) -> torch.cuda.Event | None:
         return self._resolve()
 
-    def query(self) -> bool:
-        return False
-
 
 class CudaStream:
-    """A CUDA stream that runs work in the order of submission.
-
-    Args:
-        thread: the name of a worker thread that runs the host's part of the work; without one, the caller does.
-    """
+    """A CUDA stream that runs work in the order of submission; a worker thread named ``thread``, or else the caller,
+    runs the host's part of it."""
 
     def __init__(self, device: torch.device, thread: str | None = None) -> None:
         # High priority: a transfer occupies few multiprocessors, and a step waits for it.
@@ -135,12 +128,8 @@ class CudaStream:
 
 
 class SimulatedStream:
-    """A queue that stands for a stream where the training device is a CPU.
-
-    Args:
-        lazy: run work only when one of its events is waited for, so that a missing wait changes the numbers; otherwise
-            run it at once.
-    """
+    """A queue that simulates a stream where the training device is a CPU. With ``lazy`` it runs work only when one of
+    its events is waited for, so that a missing wait changes the numbers; otherwise it runs work at once."""
 
     def __init__(self, lazy: bool) -> None:
         self.lazy = lazy
@@ -167,12 +156,8 @@ Stream = CudaStream | SimulatedStream
 
 
 def open_stream(device: torch.device, name: str, threaded: bool, lazy: bool = False) -> Stream:
-    """A stream for one table; tables that need no worker thread share one per GPU and name.
-
-    Args:
-        threaded: the host does a part of the work, in a thread of its own.
-        lazy: on a CPU, when the work is done (:class:`SimulatedStream`).
-    """
+    """A stream for one table. With ``threaded`` a thread of its own does the host's part of the work; tables that need
+    none share a stream per GPU and name. ``lazy`` is for a CPU (:class:`SimulatedStream`)."""
     if device.type != "cuda":
         return SimulatedStream(lazy)
     return CudaStream(device, thread=name) if threaded else _shared(device, name)
@@ -200,10 +185,8 @@ def numbers_ready(rows: Rows) -> Event:
         return Event()
     if rows not in _READY:
         _READY[rows] = record_event(rows.device)
-    event = _READY[rows]
-    assert isinstance(event, Event)
-    event.query()
-    return event
+    _READY[rows].forget_if_complete()
+    return _READY[rows]
 
 
 def numbers_on_host(rows: Rows) -> Rows:
@@ -212,9 +195,7 @@ def numbers_on_host(rows: Rows) -> Rows:
         return rows
     if rows not in _ON_HOST:
         _ON_HOST[rows] = rows.cpu()
-    found = _ON_HOST[rows]
-    assert isinstance(found, Tensor)
-    return found
+    return _ON_HOST[rows]
 
 
 @cache

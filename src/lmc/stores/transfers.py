@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -11,6 +13,12 @@ from lmc.kernels.packed import Packed, Rows, num_rows
 from lmc.kernels.row_transfers import RowCache
 from lmc.stores.host_rows import HostRows
 from lmc.stores.streams import Event
+
+
+def laid_out(pieces: Sequence[Rows]) -> list[tuple[Rows, int, int]]:
+    """Each piece, where it starts when all lie one after the other, and its number of rows."""
+    nums = [num_rows(rows) for rows in pieces]
+    return list(zip(pieces, accumulate(nums, initial=0), nums, strict=False))
 
 
 def same_rows(a: Rows, b: Rows) -> bool:
@@ -67,11 +75,9 @@ class Fetch:
         if len(self.rows) == 1 and isinstance(self.rows[0], Tensor):
             return self.cache.share_rows(self.rows[0])
         self.cache.own_rows()
-        start = 0
-        for rows in self.rows:
-            mine = self.cache.rows[start : start + num_rows(rows)]
+        for rows, start, num in laid_out(self.rows):
+            mine = self.cache.rows[start : start + num]
             torch.arange(rows.start, rows.stop, out=mine) if isinstance(rows, slice) else mine.copy_(rows)
-            start += num_rows(rows)
         return self.cache.rows[: self.cache.num]
 
     def piece(self, rows: Rows) -> int | None:
@@ -80,8 +86,8 @@ class Fetch:
 
     def values(self, piece: int) -> Packed:
         """The values of one piece."""
-        start = sum(num_rows(rows) for rows in self.rows[:piece])
-        return self.cache.values.rows(start, num_rows(self.rows[piece]))
+        _, start, num = laid_out(self.rows)[piece]
+        return self.cache.values.rows(start, num)
 
 
 class StepLog:
@@ -118,11 +124,8 @@ class StepLog:
         return all(w.piece is not None and w.piece != piece for w in self.writes if member in w.members)
 
     def note(self, rows: Rows, values: Tensor, member: int, adds: bool, fetch: Fetch | None) -> bool:
-        """Note that the step writes these rows; False if the write cannot wait until the step ends.
-
-        Args:
-            fetch: the rows that were delivered to the step.
-        """
+        """Note that the step, to which ``fetch`` was delivered, writes these rows; False if the write cannot wait until
+        the step ends."""
         piece = None if fetch is None else fetch.piece(rows)
         delivered = None if fetch is None or piece is None else fetch.values(piece)
         if adds:
