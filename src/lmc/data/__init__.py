@@ -1,6 +1,5 @@
 """Data sets: names, files and PyG objects become graphs; lookalikes are synthetic graphs with real statistics."""
 
-from lmc.data.loader import load
 from lmc.data.npz import write as save
 from lmc.data.pyg import from_splits
-from lmc.data.registry import Info, describe, names
+from lmc.data.registry import Info, describe, load, names

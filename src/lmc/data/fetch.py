@@ -1,9 +1,15 @@
-"""Downloads through the readers of PyG and OGB; nothing else in the library uses the network."""
+"""Published data sets: downloads through the readers of PyG and OGB, and raw folders read without these packages.
+
+Nothing else in the library uses the network. Raw folders are as their authors publish them. OGB node sets:
+``raw/edge.csv.gz``, ``raw/node-feat.csv.gz``, ``raw/node-label.csv.gz`` and
+``split/<scheme>/{train,valid,test}.csv.gz``. Amazon (co-purchases, without features): ``adj_list.txt``, ``label.txt``,
+``train_idx-0.06.txt``, ``test_idx.txt``.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +19,8 @@ import torch
 from torch import Tensor
 
 from lmc.data.pyg import as_csr, from_dataset, from_splits
-from lmc.data.raw import ogb_graph
-from lmc.errors import DataError
-from lmc.graph import Graph
+from lmc.errors import DataError, GraphError
+from lmc.graph import CSR, SPLITS, Graph
 
 TIMEOUT = 20.0  # seconds without an answer before a download is given up
 
@@ -49,7 +54,7 @@ def read_folder(name: str, folder: Path) -> Graph:
         from torch_geometric import datasets
 
         if name == "ppi":
-            train, val, test = (datasets.PPI(root, split) for split in ("train", "val", "test"))
+            train, val, test = (datasets.PPI(root, split) for split in SPLITS)
             return from_splits(train, val, test, name=name, symmetrise=True)
         if name in DENSE:
             return from_dataset(getattr(datasets, DENSE[name])(root), name=name, symmetrise=True)
@@ -65,7 +70,7 @@ def per_class_split(y: Tensor, train: int = 20, val: int = 30, seed: int = 0) ->
         members = rng.permutation((y == c).nonzero().squeeze(1).numpy())
         split[members[:train]] = 0
         split[members[train : train + val]] = 1
-    return {f"{key}_mask": torch.from_numpy(split == k) for k, key in enumerate(("train", "val", "test"))}
+    return {f"{key}_mask": torch.from_numpy(split == k) for k, key in enumerate(SPLITS)}
 
 
 def _ogb(root: str, name: str) -> Graph:
@@ -75,8 +80,7 @@ def _ogb(root: str, name: str) -> Graph:
         raise DataError(f"expected the ogb package for {name} (got none): pip install ogb") from error
     dataset = NodePropPredDataset(name, root)
     graph, y = dataset[0]
-    split = dataset.get_idx_split()
-    return ogb_graph(graph["edge_index"], graph["node_feat"], y, split, name=name)
+    return _ogb_graph(graph["edge_index"], graph["node_feat"], y, dataset.get_idx_split(), name)
 
 
 def _sparse(dataset: Any, name: str) -> Graph:
@@ -87,6 +91,73 @@ def _sparse(dataset: Any, name: str) -> Graph:
     dense = from_dataset([data], name=name, symmetrise=True)
     assert isinstance(dense.x, Tensor)
     return Graph(dense.adj, as_csr(dense.x), dense.y, dense.train, dense.val, dense.test, dense.num_classes, name)
+
+
+def read_ogb(folder: Path, name: str) -> Graph:
+    """The graph of an unpacked OGB node set; its edges are directed or listed once, so they are symmetrised."""
+    raw = folder / "raw"
+    edges = _table(raw / "edge.csv.gz", np.int64, ",")
+    x = _table(raw / "node-feat.csv.gz", np.float32, ",")
+    y = _table(raw / "node-label.csv.gz", np.float64, ",")
+    schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
+    if len(schemes) != 1:
+        raise DataError(
+            f"expected one folder in {folder / 'split'} (got {len(schemes)}): unpack the set again, keep one scheme"
+        )
+    split = {key: _table(schemes[0] / f"{key}.csv.gz", np.int64, ",")[:, 0] for key in ("train", "valid", "test")}
+    with _named(folder):
+        return _ogb_graph(edges.T, x, y, split, name)
+
+
+def _ogb_graph(edges: np.ndarray, x: np.ndarray, y: np.ndarray, split: Mapping[str, np.ndarray], name: str) -> Graph:
+    """A graph from OGB's arrays: y is [n, 1], unknown classes are NaN, the validation split is called valid."""
+    classes = np.where(np.isnan(y), -1, y).astype(np.int64)
+    masks: dict[str, Any] = {"train": split["train"], "val": split["valid"], "test": split["test"]}
+    return Graph.from_edges(np.ascontiguousarray(edges), x, classes, **masks, name=name, symmetrise=True)
+
+
+def read_amazon(folder: Path, name: str) -> Graph:
+    """The Amazon co-purchase graph: rows ``count neighbour neighbour ...`` and 0/1 labels.
+
+    Nodes have no features: x is the identity, so that a first layer learns a row for each node. The authors publish no
+    validation split; every tenth test node, in their order, is used for validation (not in the paper).
+    """
+    path = folder / "adj_list.txt"
+    try:
+        with path.open() as lines:
+            rows = [np.array(line.split()[1:], dtype=np.int64) for line in lines]
+    except (OSError, ValueError) as error:
+        raise DataError(f"expected lists of neighbours in {path} (got {error}): copy it again") from error
+    n = len(rows)
+    source = np.repeat(np.arange(n), [row.size for row in rows])
+    edges = np.stack([source, np.concatenate(rows) if rows else source])
+    y = _table(folder / "label.txt", np.float32)
+    held_out = _table(folder / "test_idx.txt", np.int64)[:, 0]
+    tenth = np.arange(held_out.size) % 10 == 0
+    train = _table(folder / "train_idx-0.06.txt", np.int64)[:, 0]
+    masks: dict[str, Any] = {"train": train, "val": held_out[tenth], "test": held_out[~tenth]}
+    every = torch.arange(n + 1, dtype=torch.int32)
+    with _named(folder):
+        identity = CSR(every, every[:-1], torch.ones(n), n)
+        return Graph.from_edges(edges, identity, y, **masks, name=name, symmetrise=True)
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Name the folder in the message of a graph that is refused."""
+    try:
+        yield
+    except GraphError as error:
+        raise GraphError(f"{folder}: {error}") from error
+
+
+def _table(path: Path, dtype: type, delimiter: str | None = None) -> np.ndarray:
+    if not path.is_file():
+        raise DataError(f"expected {path} (got no such file): unpack the whole set there")
+    try:
+        return np.loadtxt(path, delimiter=delimiter, dtype=dtype, ndmin=2)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"expected a table of numbers in {path} (got {error}): unpack the set again") from error
 
 
 @contextmanager

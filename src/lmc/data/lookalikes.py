@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lmc.data.blockmodel import draw_edges, make_blocks, pareto_weights
-from lmc.data.targets import classes_and_features, labels_and_features, split_nodes, split_worlds
+from lmc.data import synthetic
 from lmc.errors import DataError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import from_rows
@@ -94,29 +93,25 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     # at small scales communities become smaller, so that there are enough of them for the classes or the graphs
     wanted = 8 * spec.graphs if spec.multi_label else 2 * spec.classes
     size = min(spec.community, max(15, n // wanted))
-    blocks = make_blocks(n, size, spec.branching, spec.graphs, rng)
-    weights = pareto_weights(n, spec.tail, rng)
-    u, v = draw_edges(blocks, weights, num_edges, spec.near, spec.middle, rng)
-    y, x = _targets(spec, blocks.community, blocks.district, rng)
-    if spec.graphs > 1:
-        split = split_worlds(blocks.world, spec.splits)
-    else:
-        split = split_nodes(n, spec.splits, rng)
+    blocks = synthetic.make_blocks(n, size, spec.branching, spec.graphs, rng)
+    # P(w > t) = t^-tail for t >= 1: the smaller the tail, the larger the hubs
+    weights = (1.0 - rng.random(n)) ** (-1.0 / spec.tail)
+    u, v = synthetic.draw_edges(blocks, weights, num_edges, spec.near, spec.middle, rng)
+    draw_targets = synthetic.labels_and_features if spec.multi_label else synthetic.classes_and_features
+    y, x = draw_targets(blocks, spec.classes, spec.features, spec.label_noise, spec.signal, rng)
+    split = (
+        synthetic.split_worlds(blocks.world, spec.splits)
+        if spec.multi_label
+        else synthetic.split_nodes(n, spec.splits, rng)
+    )
     # real sets are not sorted by community
     place = rng.permutation(n)
     order = np.argsort(place)
     train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
     label = name if scale == 1.0 else f"{name}@{scale:g}"
-    return Graph(
-        _adjacency(place[u], place[v], n),
-        torch.from_numpy(x[order]),
-        torch.from_numpy(y[order]),
-        train,
-        val,
-        test,
-        num_classes=spec.classes,
-        name=label,
-    )
+    features, targets = torch.from_numpy(x[order]), torch.from_numpy(y[order])
+    adj = _adjacency(place[u], place[v], n)
+    return Graph(adj, features, targets, train, val, test, spec.classes, label)
 
 
 def parse(source: str) -> tuple[str, float | None] | None:
@@ -145,19 +140,6 @@ def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
             f"use a scale of {least / spec.nodes:.2g} or more"
         )
     return n, num_edges
-
-
-def _targets(
-    spec: Lookalike, community: np.ndarray, district: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    d, noise, signal = spec.features, spec.label_noise, spec.signal
-    if spec.multi_label:
-        return labels_and_features(
-            community, num_labels=spec.classes, num_features=d, label_noise=noise, signal=signal, rng=rng
-        )
-    return classes_and_features(
-        community, district, num_classes=spec.classes, num_features=d, label_noise=noise, signal=signal, rng=rng
-    )
 
 
 def _adjacency(u: np.ndarray, v: np.ndarray, n: int) -> CSR:

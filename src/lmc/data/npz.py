@@ -7,6 +7,7 @@ Keys: ``edge_index`` int32 [2, E] with both directions listed; features ``x`` de
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ REQUIRED = ("edge_index", "y", "train_idx", "val_idx", "test_idx")
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
-def read(path: str | Path, *, name: str | None = None, symmetrise: bool = False) -> Graph:
+def read(path: str | os.PathLike[str], *, name: str | None = None, symmetrise: bool = False) -> Graph:
     """Read the graph in the file at ``path``; every error message names the file.
 
     Raises:
@@ -31,20 +32,14 @@ def read(path: str | Path, *, name: str | None = None, symmetrise: bool = False)
     """
     path = Path(path).expanduser()
     arrays = _arrays(path)
-    _require(path, arrays)
+    y = arrays["y"]
+    given: dict[str, Any] = {split: arrays[f"{split}_idx"] for split in SPLITS}
     try:
-        _check_num_nodes(arrays)
-        return Graph.from_edges(
-            arrays["edge_index"],
-            _features(arrays),
-            arrays["y"],
-            train=arrays["train_idx"],
-            val=arrays["val_idx"],
-            test=arrays["test_idx"],
-            num_classes=_whole(arrays, "num_classes"),
-            name=name or path.stem,
-            symmetrise=symmetrise,
-        )
+        n, rows = _whole(arrays, "num_nodes"), y.shape[0] if y.ndim else 0
+        if n is not None and n != rows:
+            raise GraphError(f"expected y with num_nodes = {n} rows (got {rows}): one of the two is wrong")
+        given |= {"num_classes": _whole(arrays, "num_classes"), "name": name or path.stem, "symmetrise": symmetrise}
+        return Graph.from_edges(arrays["edge_index"], _features(arrays), y, **given)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
     except (TypeError, RuntimeError) as error:  # dtypes that torch cannot hold, e.g. strings
@@ -63,6 +58,19 @@ def write(graph: Graph, path: str | Path) -> Path:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
+    arrays = _load(path)
+    missing = [key for key in REQUIRED if key not in arrays]
+    if "x" not in arrays and not all(key in arrays for key in SPARSE):
+        missing.append("x (or " + " ".join(SPARSE) + ")")
+    if missing:
+        raise DataError(
+            f"expected the keys {', '.join(missing)} in {path} (got {', '.join(arrays) or 'none'}): "
+            f"add them, or write the file with lmc.save"
+        )
+    return arrays
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"expected a graph file at {path} (got no such file): check the path")
     try:
@@ -81,17 +89,6 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     raise DataError(f"expected an .npz archive (got a single array in {path}): write it with lmc.save")
 
 
-def _require(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    missing = [key for key in REQUIRED if key not in arrays]
-    if "x" not in arrays and not all(key in arrays for key in SPARSE):
-        missing.append("x (or " + " ".join(SPARSE) + ")")
-    if missing:
-        raise DataError(
-            f"expected the keys {', '.join(missing)} in {path} (got {', '.join(arrays) or 'none'}): "
-            f"add them, or write the file with lmc.save"
-        )
-
-
 def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
     """The integer under an optional key."""
     if key not in arrays:
@@ -100,13 +97,6 @@ def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
     if value.size != 1 or not np.issubdtype(value.dtype, np.integer):
         raise GraphError(f"expected {key} as one whole number (got {value.dtype} of shape {list(value.shape)})")
     return int(value.reshape(()))
-
-
-def _check_num_nodes(arrays: Mapping[str, np.ndarray]) -> None:
-    n = _whole(arrays, "num_nodes")
-    rows = arrays["y"].shape[0] if arrays["y"].ndim else 0
-    if n is not None and n != rows:
-        raise GraphError(f"expected y with num_nodes = {n} rows (got {rows}): one of the two is wrong")
 
 
 def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
@@ -127,12 +117,8 @@ def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
         raise GraphError(f"expected x_indices in [0, {cols}) (got {indices.min()} to {indices.max()})")
     if not np.issubdtype(data.dtype, np.floating):
         data = data.astype(np.float32)
-    return CSR(
-        torch.from_numpy(indptr.astype(np.int32)),
-        torch.from_numpy(indices.astype(np.int32)),
-        torch.from_numpy(data),
-        cols,
-    )
+    indptr, indices = indptr.astype(np.int32), indices.astype(np.int32)
+    return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(data), cols)
 
 
 def _as_arrays(graph: Graph) -> dict[str, Any]:

@@ -18,39 +18,27 @@ def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Gr
 
     Of masks with several splits, [n, k], the first is used. Edge weights and attributes are not used.
     """
-    for key, meaning in (
-        ("edge_index", "edges [2, E]"),
-        ("x", "features [n, d]"),
-        ("y", "targets [n] or [n, C]"),
-    ):
+    for key, meaning in {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}.items():
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
-    return Graph.from_edges(
-        data.edge_index,
-        _features(data.x),
-        data.y,
-        train=_mask(data, "train"),
-        val=_mask(data, "val"),
-        test=_mask(data, "test"),
-        name=name,
-        symmetrise=symmetrise,
-    )
+    masks: dict[str, Any] = {split: _mask(data, split) for split in SPLITS}
+    return Graph.from_edges(data.edge_index, _features(data.x), data.y, **masks, name=name, symmetrise=symmetrise)
 
 
 def from_dataset(dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False) -> Graph:
     """The graph of a PyG data set; several graphs, each with its masks, become one disjoint union."""
     if len(dataset) == 0:
         raise GraphError("expected a data set with at least one graph (got an empty one)")
-    return from_data(union(dataset), name=name, symmetrise=symmetrise)
+    if len(dataset) == 1:
+        return from_data(dataset[0], name=name, symmetrise=symmetrise)
+    from torch_geometric.data import Batch  # imported here: PyG takes long to load
+
+    union = Batch.from_data_list([dataset[i] for i in range(len(dataset))])
+    return from_data(union, name=name, symmetrise=symmetrise)
 
 
 def from_splits(
-    train: Iterable[Any],
-    val: Iterable[Any],
-    test: Iterable[Any],
-    *,
-    name: str = "graph",
-    symmetrise: bool = False,
+    train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], *, name: str = "graph", symmetrise: bool = False
 ) -> Graph:
     """The disjoint union of three collections of graphs; the collection of a node is its split (PPI)."""
     marked = []
@@ -61,15 +49,6 @@ def from_splits(
                 data[f"{key}_mask"] = torch.full((data.num_nodes,), key == split)
             marked.append(data)
     return from_dataset(marked, name=name, symmetrise=symmetrise)
-
-
-def union(graphs: Sequence[Any]) -> Any:
-    """The disjoint union of several ``Data``; a single one is returned unchanged."""
-    from torch_geometric.data import Batch
-
-    if len(graphs) == 1:
-        return graphs[0]
-    return Batch.from_data_list([graphs[i] for i in range(len(graphs))])
 
 
 def _mask(data: Any, split: str) -> Tensor:
@@ -85,7 +64,6 @@ def _mask(data: Any, split: str) -> Tensor:
 
 
 def _features(x: Any) -> Tensor | CSR:
-    """Dense features, or torch's sparse layouts as a :class:`CSR`."""
     if not isinstance(x, Tensor):
         raise GraphError(f"expected data.x as a torch tensor (got {type(x).__name__}): convert it first")
     return x if x.layout == torch.strided else as_csr(x)
@@ -95,8 +73,6 @@ def as_csr(x: Tensor) -> CSR:
     """A dense or sparse matrix as a :class:`CSR`."""
     entries = x.to_sparse_coo().coalesce()  # by rows, and without the warning of torch's own CSR
     rows, cols = entries.indices()
-    return from_rows(rows, cols, _floating(entries.values()), (x.shape[0], x.shape[1]))
-
-
-def _floating(values: Tensor) -> Tensor:
-    return values if values.is_floating_point() else values.float()
+    values = entries.values()
+    values = values if values.is_floating_point() else values.float()
+    return from_rows(rows, cols, values, (x.shape[0], x.shape[1]))

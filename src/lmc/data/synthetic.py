@@ -1,8 +1,9 @@
-"""Random edges with hubs and nested communities: a degree-corrected block model on three levels.
+"""Random graphs with hubs, nested communities, targets and features: a degree-corrected block model on three levels.
 
 Every edge picks one end by node weight, then a level (its community, its district, its whole graph) and the other end
 by weight inside that level. The weights follow a Pareto law, which makes the degree distribution heavy-tailed. The
-shares of the levels set how many edges a partitioner can keep inside parts. Everything is vectorised over edges.
+shares of the levels set how many edges a partitioner can keep inside parts. Everything is vectorised over edges. Labels
+and features follow the communities, so that a neighbourhood is more informative than a node's own features.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 CHUNK = 1 << 22  # edges drawn at a time, so that temporaries take at most a few hundred MB
+LATENT = 8  # dimensions of a community's latent vector in the multi-label sets
 LEVEL_ROUNDS = 12  # afterwards small communities are assumed to be full, and edges end anywhere
 
 
@@ -42,18 +44,8 @@ def make_blocks(n: int, community_size: int, branching: int, worlds: int, rng: n
     return Blocks(community, district, world_of[district])
 
 
-def pareto_weights(n: int, tail: float, rng: np.random.Generator) -> np.ndarray:
-    """Weights >= 1 with P(w > t) = t^-tail: the smaller ``tail``, the larger the hubs."""
-    return (1.0 - rng.random(n)) ** (-1.0 / tail)
-
-
 def draw_edges(
-    blocks: Blocks,
-    weights: np.ndarray,
-    num_edges: int,
-    near: float,
-    middle: float,
-    rng: np.random.Generator,
+    blocks: Blocks, weights: np.ndarray, num_edges: int, near: float, middle: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exactly ``num_edges`` undirected edges (u < v), without duplicates, self-loops and isolated nodes.
 
@@ -65,13 +57,13 @@ def draw_edges(
     """
     n = weights.size
     sampler = _Sampler(blocks, weights)
-    everyone = np.arange(n)
-    keys = _sorted_unique(sampler.pair(everyone, np.zeros(n, dtype=np.int8), rng))
+    keys = _sorted_unique(sampler.pair(np.arange(n), np.zeros(n, dtype=np.int8), rng))
     rounds = 0
     while (missing := num_edges - keys.size) > 0:
         shares = (near, middle) if rounds < LEVEL_ROUNDS else (0.0, 0.0)
         fresh = _sorted_unique(sampler.draw(int(missing * 1.05) + 16, shares, rng))
-        fresh = fresh[~_member(fresh, keys)]
+        place = np.minimum(np.searchsorted(keys, fresh), keys.size - 1)
+        fresh = fresh[keys[place] != fresh]
         if fresh.size > missing:
             fresh = np.delete(fresh, rng.choice(fresh.size, fresh.size - missing, replace=False))
         keys = np.concatenate([keys, fresh])
@@ -125,7 +117,65 @@ def _sorted_unique(keys: np.ndarray) -> np.ndarray:
     return keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
 
 
-def _member(items: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Which ``items`` occur in the sorted ``table``."""
-    place = np.minimum(np.searchsorted(table, items), table.size - 1)
-    return table[place] == items
+def classes_and_features(
+    blocks: Blocks, num_classes: int, num_features: int, label_noise: float, signal: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes [n] and features [n, d].
+
+    Most communities of a district share its class, the others draw one of their own, so a class spans many communities
+    in many places. A node takes the class of its community, except for a share ``label_noise`` drawn from all classes,
+    so no model can be much better than 1 - ``label_noise``. The features of a node are the mean vector of its class, of
+    length ``signal``, plus unit noise.
+    """
+    community, district = blocks.community, blocks.district
+    prior = 1.0 / (1.0 + np.arange(num_classes)) ** 0.5  # large and small classes, as in real sets
+    prior /= prior.sum()
+    of_district = rng.choice(num_classes, int(district[-1]) + 1, p=prior)
+    count = int(community[-1]) + 1
+    home = np.zeros(count, dtype=np.int64)
+    home[community] = district
+    of_community = np.where(rng.random(count) < 0.7, of_district[home], rng.choice(num_classes, count, p=prior))
+    sure = min(count, num_classes)  # every class has a community, however small the graph
+    of_community[rng.choice(count, sure, replace=False)] = np.arange(sure)
+    y = of_community[community]
+    noisy = rng.random(y.size) < label_noise
+    y[noisy] = rng.choice(num_classes, int(noisy.sum()), p=prior)
+    means = rng.standard_normal((num_classes, num_features), dtype=np.float32)
+    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+    x = rng.standard_normal((y.size, num_features), dtype=np.float32)
+    x += means[y]
+    return y, x
+
+
+def labels_and_features(
+    blocks: Blocks, num_labels: int, num_features: int, label_noise: float, signal: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """0/1 labels [n, C] and features [n, d] that generalise to graphs not seen in training.
+
+    Every community has a latent vector z. Labels are thresholds of one linear map of z, features are another linear map
+    plus unit noise. The maps are the same in all graphs, the communities are not.
+    """
+    community, count = blocks.community, int(blocks.community[-1]) + 1
+    z = rng.standard_normal((count, LATENT), dtype=np.float32)
+    to_label = rng.standard_normal((LATENT, num_labels), dtype=np.float32) / np.sqrt(LATENT)
+    rarity = rng.normal(0.6, 0.4, num_labels)  # thresholds: about three labels in ten are 1
+    y = (z @ to_label > rarity)[community]
+    y ^= rng.random(y.shape, dtype=np.float32) < label_noise
+    to_feature = rng.standard_normal((LATENT, num_features), dtype=np.float32)
+    to_feature *= signal / np.sqrt(LATENT)
+    x = rng.standard_normal((community.size, num_features), dtype=np.float32)
+    x += (z @ to_feature)[community]
+    return y.astype(np.float32), x
+
+
+def split_nodes(n: int, shares: tuple[float, float, float], rng: np.random.Generator) -> np.ndarray:
+    """0, 1 or 2 (train, val, test) for every node, at random, in these shares."""
+    borders = round(n * shares[0]), round(n * (shares[0] + shares[1]))
+    return rng.permutation(np.searchsorted(borders, np.arange(n), side="right").astype(np.int8))
+
+
+def split_worlds(world: np.ndarray, shares: tuple[float, float, float]) -> np.ndarray:
+    """0, 1 or 2 for every node, the same for all nodes of a graph; the first graphs are for training."""
+    count = int(world[-1]) + 1
+    borders = np.round(np.cumsum(shares)[:2] * count)
+    return np.searchsorted(borders, world, side="right").astype(np.int8)
