@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test lint
+.PHONY: venv demo test lint mutants
 
 venv: $(STAMP)
 
@@ -25,3 +25,7 @@ lint: $(STAMP)
 # threads that wait without spinning: on a busy machine a spinning pool is many times slower
 test: lint
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
+
+# faults in the rules, each of which a test has to find: about 20 minutes, so it is not part of the tests
+mutants: $(STAMP)
+	$(BIN)/python tests/campaigns/mutants.py
