@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,6 +138,15 @@ def test_siblings_and_the_right_are_out_of_bounds() -> None:
     assert "models" not in RULES["sampling"]
     assert "methods" not in RULES["models"]
     assert RULES["report"] == {"report", "results", "errors"}
+
+
+def test_the_architecture_page_states_the_same_rules() -> None:
+    page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text()
+    names = [" ".join(sorted(rooms)) for rooms in LEFT_TO_RIGHT]
+    order = " <- ".join(f"{{{name}}}" if " " in name else name for name in names)
+    assert order in " ".join(page.split())
+    listed = re.findall(r"^\| `(\w+)/?` \|", page.split("## Import direction")[0], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(RULES)
 
 
 def test_only_testing_and_the_front_of_the_package_import_the_plug_in() -> None:
