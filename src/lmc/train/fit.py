@@ -15,11 +15,9 @@ from lmc.methods import Method
 from lmc.models import Model
 from lmc.results import EpochRecord, RunRecord, read_lines
 from lmc.stores import Placement
-from lmc.train.interrupt import stop_on_interrupt
-from lmc.train.loop import train
+from lmc.train.loop import stop_on_interrupt, train
 from lmc.train.progress import epoch_bar
-from lmc.train.run_folder import config_of
-from lmc.train.settings import Settings
+from lmc.train.run_folder import Settings, config_of
 
 
 def fit(
@@ -64,17 +62,14 @@ def fit(
     run = method.bind(graph, model, parts, placement, device=device, seed=seed)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []
-    with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext(_ignore) as show:
+    with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext() as show:
         for record in train(run, settings, folder, resume, stop):
             records.append(record)
-            show(record)
-            (on_epoch or _ignore)(record)
+            for callback in (show, on_epoch):
+                if callback is not None:
+                    callback(record)
         if stop():  # in the last epoch: everything is done and saved, but a sweep of runs must stop here
             raise Interrupted("stopped after the last epoch")
     if folder is not None:
         records = read_lines(folder / "epochs.jsonl")
     return RunRecord(config_of(run, settings), tuple(records), None if folder is None else str(folder))
-
-
-def _ignore(record: EpochRecord) -> None:
-    """A callback that does nothing."""

@@ -1,13 +1,17 @@
-"""The one training loop."""
+"""The one training loop, and Ctrl-C as a request to stop after the current step."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmc.engine import Run
 from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
@@ -16,10 +20,15 @@ from lmc.graph import Batch
 from lmc.results import EpochRecord
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
-from lmc.train.interrupt import Stop, never
-from lmc.train.optimiser import adam
-from lmc.train.run_folder import RunFolder, open_folder
-from lmc.train.settings import Settings
+from lmc.train.run_folder import RunFolder, Settings, open_folder
+
+Stop = Callable[[], bool]
+"""Whether training is to stop after the current step."""
+
+
+def never() -> bool:
+    """The stop function of a loop that is not to be interrupted in this way."""
+    return False
 
 
 def train(
@@ -128,9 +137,8 @@ def _write(folder: RunFolder, record: EpochRecord, position: Position, settings:
 
 
 def _evaluate(run: Run) -> dict[str, float]:
-    """Scores of the run's model; in small chunks where rows are kept off the device because memory is short."""
-    all_on_device = set(run.tiers.values()) == {"device"}
-    size = MAX_ELEMENTS if all_on_device else FEW_ELEMENTS
+    # small chunks where rows are kept off the device, because memory is short
+    size = MAX_ELEMENTS if set(run.tiers.values()) == {"device"} else FEW_ELEMENTS
     return evaluate_problem(run.problem, size, start=run.problem.kind.solver_start(run.tables))
 
 
@@ -140,3 +148,33 @@ def _interrupted(folder: RunFolder | None, position: Position) -> Interrupted:
         return Interrupted("stopped; nothing was saved, since no run folder was given")
     folder.save(position)
     return Interrupted(f"stopped after epoch {position.epoch}, step {position.step}; saved in {folder.path}")
+
+
+def adam(model: nn.Module, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
+    """Adam over the parameters of ``model``; on a GPU its update is one kernel."""
+    fused = all(p.is_cuda for p in model.parameters())
+    return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay, fused=fused)
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Stop]:
+    """Within, the first Ctrl-C makes ``stop()`` true; a second one interrupts at once, as usual.
+
+    Outside the main thread Python delivers no signals, and nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield never
+        return
+    requested = False
+    previous = signal.getsignal(signal.SIGINT)
+
+    def request(signum: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = True
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield lambda: requested
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,10 +1,12 @@
-"""The folder of a run: config.json, epochs.jsonl, checkpoint.safetensors and best.safetensors."""
+"""The settings of training, and the folder of a run: what is written there, and when it may be continued."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ from lmc.methods import Method
 from lmc.results import EpochRecord, append_lines, read_lines, replace, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
-from lmc.train.settings import Settings
 
 FORMAT = 2
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
@@ -25,19 +26,51 @@ MAY_DIFFER = {"epochs", "eval_every", "checkpoint_seconds"}
 """Settings that a resumed run may change."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of the training loop.
+
+    Args:
+        epochs: passes over the parts.
+        lr, weight_decay: of Adam.
+        clip: largest norm of the gradient; None: no clipping.
+        eval_every: epochs between evaluations; the last epoch is always evaluated; 0: never.
+        checkpoint_seconds: shortest time between two checkpoints at the end of an epoch.
+    """
+
+    epochs: int = 100
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    clip: float | None = None
+    eval_every: int = 1
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.epochs != int(self.epochs):
+            raise ConfigError(f"expected at least 1 epoch, a whole number (got {self.epochs})")
+        if not 0 < self.lr < math.inf:
+            raise ConfigError(f"expected a positive lr (got {self.lr})")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"expected weight_decay of at least 0 (got {self.weight_decay})")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"expected a positive clip, or None (got {self.clip})")
+        if self.eval_every < 0:
+            raise ConfigError(f"expected eval_every of at least 0 (got {self.eval_every})")
+
+    def evaluates(self, epoch: int) -> bool:
+        """Whether the ``epoch``-th epoch, counted from 1, ends with an evaluation."""
+        return self.eval_every > 0 and (epoch % self.eval_every == 0 or epoch == self.epochs)
+
+
 class RunFolder:
-    """What a training run writes, and what it continues from."""
+    """What a run writes and continues from: config.json, epochs.jsonl, checkpoint.safetensors, best.safetensors."""
 
     def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
-        self.path = path
+        self.path, self._epochs = path, path / "epochs.jsonl"
         self._run = run
         self._optimizer = optimizer
         self._saved_at = time.monotonic()
         self._best = float("-inf")
-
-    @property
-    def _epochs(self) -> Path:
-        return self.path / "epochs.jsonl"
 
     def load(self) -> Position | None:
         """Restore the state of the checkpoint; None where there is none.
@@ -83,9 +116,9 @@ def open_folder(
             "it, or choose another folder"
         )
     config = {"format": FORMAT, **config_of(run, settings), "data": run.graph.checksum}
-    text = json.dumps(config, indent=1, default=_plain)
+    text = json.dumps(config, indent=1, default=lambda number: number.item())  # of numpy or torch
     if file.exists():
-        _check_same(_read_config(file), json.loads(text), path)
+        _check_same(file, json.loads(text))
     try:
         path.mkdir(parents=True, exist_ok=True)
         replace(file, text.encode())
@@ -120,22 +153,15 @@ def _method_settings(method: Method) -> dict[str, Any]:
     return {"name": method.traits.name} | plain
 
 
-def _plain(value: Any) -> Any:
-    """A number of numpy or torch as a number of Python."""
-    return value.item()
-
-
-def _read_config(file: Path) -> dict[str, Any]:
+def _check_same(file: Path, new: dict[str, Any]) -> None:
+    """Refuse to continue a run of another format or with other settings."""
+    path = file.parent
     try:
-        return dict(json.loads(file.read_text()))
+        old = dict(json.loads(file.read_text()))
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"expected JSON in {file} (got a damaged file: {error}): start again in another folder"
         ) from error
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
-    """Refuse to continue a run of another format or with other settings."""
     if old.get("format") != FORMAT:
         raise CheckpointError(
             f"expected a run folder of format {FORMAT} (got {path} of format {old.get('format', 1)}, which another "

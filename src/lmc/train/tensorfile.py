@@ -19,19 +19,12 @@ from lmc.stores import Table
 CHUNK = 2**24
 """Numbers of a table that are written at a time."""
 
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+_TYPES = {
+    **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
+    **{f"I{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{"BF16": torch.bfloat16, "U8": torch.uint8, "BOOL": torch.bool},
 }
-_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def write(file: BinaryIO, entries: Mapping[str, Tensor | Table], metadata: Mapping[str, str]) -> None:
