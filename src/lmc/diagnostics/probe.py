@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,19 +97,13 @@ def probe(graph: Graph, model: Model, method: Method, size: BatchSize, placement
     if isinstance(method, ClusterMethod):
         method = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
     found = [_measure(graph, model, method, size.scaled(scale), placement) for scale in scales]
-    return Probe(
-        step=_extrapolate(scales, [f.step for f in found]),
-        batch=_extrapolate(scales, [f.batch for f in found]),
-        transfers=_extrapolate(scales, [f.transfers for f in found]),
-        recorded_transfers=_extrapolate(scales, [f.recorded_transfers for f in found]),
-        run=found[1].run,
-    )
 
+    def at_scale_one(name: str) -> int:
+        low, high = (getattr(each, name) for each in found)
+        return round(high + (high - low) / (scales[1] - scales[0]) * (1 - scales[1]))
 
-def _extrapolate(x: Sequence[float], y: Sequence[int]) -> int:
-    """The value at 1 of the line through two points."""
-    slope = (y[1] - y[0]) / (x[1] - x[0])
-    return round(y[1] + slope * (1 - x[1]))
+    predicted = (at_scale_one(name) for name in ("step", "batch", "transfers", "recorded_transfers"))
+    return Probe(*predicted, run=found[1].run)
 
 
 def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placement: Placement) -> Probe:
@@ -151,16 +145,10 @@ def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:
         edges[1] = torch.tensor([[0], [1]])
     n = core + rest
     node = torch.arange(n)
-    small = Graph.from_edges(
-        torch.cat(edges, 1),
-        _features(graph, n, g),
-        torch.zeros((n, graph.num_classes)) if graph.multi_label else torch.zeros(n, dtype=torch.int64),
-        train=node < n - 2,
-        val=node == n - 2,
-        test=node == n - 1,
-        num_classes=graph.num_classes,
-        symmetrise=True,
-    )
+    y = torch.zeros((n, graph.num_classes)) if graph.multi_label else torch.zeros(n, dtype=torch.int64)
+    masks: dict[str, Any] = {"train": node < n - 2, "val": node == n - 2, "test": node == n - 1}
+    x, classes = _features(graph, n, g), graph.num_classes
+    small = Graph.from_edges(torch.cat(edges, 1), x, y, **masks, num_classes=classes, symmetrise=True)
     return small, (node >= core).long()
 
 

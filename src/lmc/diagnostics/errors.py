@@ -1,4 +1,4 @@
-"""The error of a mini-batch gradient."""
+"""Errors against exact values: of mini-batch gradients, of histories, and of a recurrent model's fixed points."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from lmc.engine import Run
+from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
+from lmc.engine.recurrent import rules_of
 from lmc.graph import Batch
 from lmc.methods import BackwardSGD, FullBatch
+from lmc.models import modes_kept
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,66 @@ def _relative(estimate: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str
         difference, size = float((estimate[name] - truth).norm()), float(truth.norm())
         errors[name] = difference / size if size > 0 else 0.0 if difference == 0 else float("inf")
     return errors
+
+
+@dataclass(frozen=True)
+class EstimatedErrors:
+    """Relative errors |estimate - exact| / |exact| on the core rows of one batch.
+
+    ``H``: of the states H = relu(Z) that the batch's gradient reads; ``V``: of its adjoints dL/dZ.
+    """
+
+    H: float
+    V: float
+
+
+class EstimateProbe:
+    """Measures batches of one run; the exact values at the current parameters are solved for once, on creation."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        problem, chunks = run.problem, chunks_of(run.problem)
+        ((_, self._Z),) = exact_states(problem, chunks, lambda _, width: problem.table(width))
+        ((_, self._V),) = exact_adjoints(problem, chunks, [self._Z], lambda _, width: problem.table(width))
+
+    def __call__(self, batch: Batch) -> EstimatedErrors:
+        """The errors of ``batch``, without dropout; nothing is changed."""
+        c = batch.num_core
+        with modes_kept(self.run.problem.model):
+            found = rules_of(self.run.method).solve(self.run.step(batch, keep=False, dropout=False))
+        Z, V = self._Z.pull(batch.rows), self._V.pull(batch.rows)
+        return EstimatedErrors(relative_error(found.z[:c].relu(), Z.relu()), relative_error(found.v[:c], V))
+
+
+def estimated_errors(run: Run, batch: Batch) -> EstimatedErrors:
+    """The errors of one batch of a recurrent model."""
+    return EstimateProbe(run)(batch)
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Relative distance |stored - exact| / |exact| of the tables, by layer (evaluation mode, no dropout)."""
+
+    H: dict[int, float]
+    V: dict[int, float]
+
+
+def staleness(run: Run) -> Staleness:
+    """The distance of every history from the exact value at the current parameters; nothing is changed."""
+    problem, chunks = run.problem, chunks_of(run.problem)
+    states = dict(exact_states(problem, chunks, lambda _, width: problem.table(width)))
+    H = {l: relative_error(table.data(), states[l].data()) for l, table in run.H.items()}
+    V: dict[int, float] = {}
+    if run.V:
+        wide = problem.accumulate_dtype
+        by_layer = [states[l] for l in sorted(states)]
+        for l, exact in exact_adjoints(problem, chunks, by_layer, lambda _, w: problem.table(w, wide)):
+            if l in run.V:
+                V[l] = relative_error(run.V[l].data(), exact.data())
+    return Staleness(H, V)
+
+
+def relative_error(estimate: Tensor, exact: Tensor) -> float:
+    """|estimate - exact| / |exact|; the absolute error where the exact value is zero."""
+    size, difference = float(exact.norm()), float((estimate.to(exact.device) - exact).norm())
+    return difference / size if size > 0 else difference
