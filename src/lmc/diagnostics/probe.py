@@ -102,8 +102,8 @@ def probe(graph: Graph, model: Model, method: Method, size: BatchSize, placement
         low, high = (getattr(each, name) for each in found)
         return round(high + (high - low) / (scales[1] - scales[0]) * (1 - scales[1]))
 
-    predicted = (at_scale_one(name) for name in ("step", "batch", "transfers", "recorded_transfers"))
-    return Probe(*predicted, run=found[1].run)
+    step, batch, transfers, recorded = map(at_scale_one, ("step", "batch", "transfers", "recorded_transfers"))
+    return Probe(step, batch, transfers, recorded, found[1].run)
 
 
 def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placement: Placement) -> Probe:
