@@ -40,7 +40,7 @@ class _Compensate(torch.autograd.Function):
             ctx.mark_dirty(s)
         else:
             s = s.clone()
-        if H_halo is not None:
+        if H_halo is not None:  # s[:num_core] is (12), s[num_core:] is (14)
             _mix(H_halo, s[num_core:], beta_forward, out=s[num_core:])  # (13)
         return s
 
@@ -48,7 +48,7 @@ class _Compensate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (v,) = grads
         c = ctx.num_core
-        V_halo = ctx.adjoint(v[:c])
+        V_halo = ctx.adjoint(v[:c])  # v[:c] is (15), v[c:] is (17)
         if V_halo is None:
             return v, None, None, None, None, None, None
         V_hat = torch.empty_like(v)  # v may be shared with another branch of the graph, so it must not be changed

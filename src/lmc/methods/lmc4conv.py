@@ -1,16 +1,21 @@
 """LMC4Conv: "Provably Convergent Subgraph-wise Sampling for Fast GNN Training", Algorithm 1.
 
-Where each equation is computed:
+Three files hold its equations: this one lays out the matrices and keeps the histories, :mod:`lmc.methods.compensation`
+mixes, and :mod:`lmc.models.rows` multiplies with the weights and forms the gradients. The number of an equation is at
+the line that computes it.
 
 | equation | what | where |
 |---|---|---|
-| (12) | states of core rows, every message present | ``layout``: rows of the core in ``P``; the model's layer |
-| (13) | states of halo rows, mixed | :mod:`lmc.methods.compensation`, forward |
-| (14) | partial states of halo rows | ``layout``: rows of the halo in ``P``; the model's layer |
-| (15) | adjoints of core rows | ``layout``: rows of the core in ``P^T``; autograd of the layer |
-| (16) | adjoints of halo rows, mixed | :mod:`lmc.methods.compensation`, backward |
-| (17) | partial adjoints of halo rows | ``layout``: rows of the halo in ``P^T``; autograd of the layer |
-| (18) (19) | gradients, from core rows alone | :mod:`lmc.models.rows`; b/c in :meth:`lmc.engine.Run.accumulate` |
+| (12) | states of core rows, every message present | core rows of P, ``layout``; ``Linear.aggregate`` of ``rows`` |
+| (13) | states of halo rows, mixed | ``_Compensate.forward`` of ``compensation`` |
+| (14) | partial states of halo rows | halo rows of P, ``layout``; ``Linear.aggregate`` of ``rows`` |
+| (15) | adjoints of core rows | core rows of P^T, ``_backward``; backward of ``rows`` |
+| (16) | adjoints of halo rows, mixed | ``_Compensate.backward`` of ``compensation`` |
+| (17) | partial adjoints of halo rows | halo rows of P^T, ``_backward``; backward of ``rows`` |
+| (18) (19) | gradients, from core rows alone | backward of ``rows``; b/c in :meth:`lmc.engine.Run.accumulate` |
+
+The states are s^l, before the activation; autograd multiplies adjoints with the derivative of the activation between
+two layers. docs/methods/lmc4conv.md lists every departure from the paper.
 """
 
 from __future__ import annotations
@@ -36,7 +41,10 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "1": torch.ones_like,
     "sin": lambda x: torch.sin(x * (math.pi / 2)),
 }
-"""Quality of an incomplete message by x = deg_local / deg_global; each is 1 for a complete one."""
+"""Quality of an incomplete message by x = deg_local / deg_global; each is 1 for a complete one.
+
+Departure: the table of the paper writes sin(x), which is not 1 for a complete message.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class LMC4Conv(HistoryMethod):
         halo = problem.blocks.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)  # rows of the core are complete, (12); rows of the halo are not, (14)
-        beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))
+        beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))  # beta_i of (13) and (16), appendix
         operator = Aggregation(self._forward(problem, P, core), self._backward(problem, P, core))
         return Layout(halo, operators(problem, ext.numel(), operator), beta.to(problem.dtype))
 
@@ -107,7 +115,7 @@ class LMC4Conv(HistoryMethod):
         they are dropped."""
         if not self.backward:
             return problem.blocks.induced(core).t()
-        return P.t() if self.alpha > 0 else P.t().leading(core.numel())
+        return P.t() if self.alpha > 0 else P.t().leading(core.numel())  # rows of the core (15), of the halo (17)
 
     def tables(self, problem: ProblemView) -> Widths:
         """H[l] up to the last layer, where the loss gradient of the halo starts; V[l] up to the one before.
@@ -141,16 +149,16 @@ class LMC4Conv(HistoryMethod):
         assert beta is not None
         H_halo = step.H[l].pull(batch.halo)
         if step.keep:
-            step.H[l].push(batch.rows, s[: batch.num_core].detach())
+            step.H[l].push(batch.rows, s[: batch.num_core].detach())  # (12)
 
         def adjoint(v_core: Tensor) -> Tensor | None:
             if not self.backward:
                 return torch.zeros_like(H_halo)
-            if l not in step.V:
+            if l not in step.V:  # l = L: the loss gives the adjoints, Algorithm 1, lines 11 and 12
                 return None
             V_halo = step.V[l].pull(batch.halo)
             if step.keep:
-                step.V[l].push(batch.rows, v_core)
+                step.V[l].push(batch.rows, v_core)  # (15)
             return V_halo
 
         return compensate(

@@ -3,6 +3,11 @@
 Theorem 1 holds for any decomposition of a network into layers, so every row-wise map with parameters is treated as a
 layer of its own. Each map computes all rows at once and passes the adjoint of every row on; only the sum over rows that
 makes a parameter's gradient ends at the last core row. No map is run twice.
+
+These sums are the gradients of the paper: (18) for the parameters of the decoder, (19) for those of the layers, and
+(10), (11) with exact adjoints. They lack the factor b/c, which :meth:`lmc.engine.Run.accumulate` applies. For LMC4Conv
+the rows of P t W^T + b are (12) and (14), and the adjoints that a map passes on are (15) and (17)
+(:mod:`lmc.methods.lmc4conv`); (13) and (16) mix them between two layers (:mod:`lmc.methods.compensation`).
 """
 
 from __future__ import annotations
@@ -81,9 +86,9 @@ class _Linear(torch.autograd.Function):
         (v,) = grads
         t, W = _saved(ctx)
         core = v[: ctx.num_core]
-        dt = v @ W if ctx.needs_input_grad[0] else None
-        db = column_sums(core) if ctx.needs_input_grad[2] else None
-        return dt, outer(core, first_rows(t, ctx.num_core)), db, None
+        dt = v @ W if ctx.needs_input_grad[0] else None  # (15) and (17), together with Aggregation.adjoint
+        db = column_sums(core) if ctx.needs_input_grad[2] else None  # (18), (19)
+        return dt, outer(core, first_rows(t, ctx.num_core)), db, None  # (18), (19)
 
 
 class _NarrowLinear(torch.autograd.Function):
@@ -98,7 +103,7 @@ class _NarrowLinear(torch.autograd.Function):
         W = as_rows(W, t)
         _save(ctx, t, W)
         ctx.P, ctx.num_core = P, num_core
-        s = spmm(P.forward, _times(t, W).to(P.forward.dtype))
+        s = spmm(P.forward, _times(t, W).to(P.forward.dtype))  # core rows (12), halo rows (14)
         return s if b is None else s.add_(b)
 
     @staticmethod
@@ -117,9 +122,9 @@ class _NarrowLinear(torch.autograd.Function):
             v_core[ctx.num_core :] = 0
             q_core = spmm(P.forward.t(), v_core)
         assert q_core is not None
-        dt = q @ W if needs_dt and q is not None else None
-        db = column_sums(v[: ctx.num_core]) if ctx.needs_input_grad[2] else None
-        return dt, outer(q_core, t), db, None, None
+        dt = q @ W if needs_dt and q is not None else None  # core rows (15), halo rows (17)
+        db = column_sums(v[: ctx.num_core]) if ctx.needs_input_grad[2] else None  # (19)
+        return dt, outer(q_core, t), db, None, None  # (19)
 
 
 class _ScaleAndShift(torch.autograd.Function):
@@ -134,8 +139,8 @@ class _ScaleAndShift(torch.autograd.Function):
         (g,) = grads
         x, scale = ctx.saved_tensors
         core = g[: ctx.num_core]
-        dx, dscale = (g * scale).to(g.dtype), column_sums(core.to(scale.dtype) * x[: ctx.num_core])
-        return dx, dscale, column_sums(core), None
+        dx, dscale = (g * scale).to(g.dtype), column_sums(core.to(scale.dtype) * x[: ctx.num_core])  # (19)
+        return dx, dscale, column_sums(core), None  # (19)
 
 
 class _AddBias(torch.autograd.Function):
@@ -147,7 +152,7 @@ class _AddBias(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (g,) = grads
-        return g, column_sums(g[: ctx.num_core]), None
+        return g, column_sums(g[: ctx.num_core]), None  # (19)
 
 
 class Resettable(nn.Module):
@@ -204,7 +209,7 @@ class Linear(Resettable):
             s = P.linear_first(self.weight, self.bias, t, clean)
             if s is not None:
                 return s
-        return self(P(t, clean), p)
+        return self(P(t, clean), p)  # core rows (12), halo rows (14)
 
 
 def glorot(weight: Tensor, generator: torch.Generator | None) -> None:
