@@ -1,19 +1,39 @@
-"""Compressed sparse rows with int32 indices: the one sparse format of the library."""
+"""Compressed sparse rows with int32 indices: the one sparse format of the library, and blocks cut out of it."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
-from lmc.kernels.pinned import allocate_pages, pin
+from lmc.kernels.pinned import allocate_pages, pin, take
 
-Made = TypeVar("Made")
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+def _cached(method: Made) -> Made:
+    """Keep the results of a method in the cache of the matrix, by their arguments.
+
+    A matrix is not kept in itself: the reference cycle would delay the release of its memory.
+    """
+
+    @wraps(method)
+    def cached(self: CSR, *args: object) -> object:
+        key = (method.__name__, *args)
+        if key not in self._cache:
+            made = method(self, *args)
+            if made is self:
+                return made
+            self._cache[key] = made
+        return self._cache[key]
+
+    return cast(Made, cached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +56,7 @@ class CSR:
     num_cols: int
     symmetric: bool = False
     on_host: bool = False
-    _cache: dict[str, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -65,12 +85,6 @@ class CSR:
             raise GraphError("expected a matrix with values (got a bare pattern): normalise it first")
         return self.values
 
-    def _once(self, key: str, make: Callable[[], Made]) -> Made:
-        """The cached result of ``make``."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        return cast(Made, self._cache[key])
-
     def degrees(self) -> Tensor:
         """Stored entries per row, int32 [num_rows]."""
         return self.indptr.diff()
@@ -88,83 +102,66 @@ class CSR:
             return self
         return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric)
 
+    @_cached
     def as_torch(self, dtype: torch.dtype | None = None) -> Tensor:
         """A ``torch.sparse_csr_tensor`` that shares memory, with values of ``dtype`` (by default their own).
 
         It is cached, since making it checks and copies headers.
         """
+        with warnings.catch_warnings():
+            # torch warns that the format is in beta and that its checks are off; both are intended
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
+            values = self.data.to(dtype)
+            return torch.sparse_csr_tensor(self.indptr, self.indices, values, size=self.shape, check_invariants=False)
 
-        def make() -> Tensor:
-            with warnings.catch_warnings():
-                # torch warns that the format is in beta and that its checks are off; both are intended
-                warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-                return torch.sparse_csr_tensor(
-                    self.indptr, self.indices, self.data.to(dtype), size=self.shape, check_invariants=False
-                )
-
-        return self._once(f"torch {dtype or self.dtype}", make)
-
+    @_cached
     def t(self) -> CSR:
         """The transpose, by rows; cached. A symmetric matrix returns itself."""
+        if self.symmetric:
+            return self
+        pattern, order = self.transposed_order()
+        values = None if self.values is None else self.values[order]
+        return CSR(pattern.indptr, pattern.indices, values, pattern.num_cols)
 
-        def make() -> CSR:
-            pattern, order = self.transposed_order()
-            values = None if self.values is None else self.values[order]
-            return CSR(pattern.indptr, pattern.indices, values, pattern.num_cols)
-
-        # a symmetric matrix is not cached in itself: the reference cycle would delay the release of its memory
-        return self if self.symmetric else self._once("t", make)
-
+    @_cached
     def transposed_order(self) -> tuple[CSR, Tensor]:
         """The transpose's pattern and, for each of its entries, the position of the entry here; cached."""
+        order = self.indices.sort(stable=True).indices  # stable: rows of the transpose stay sorted
+        rows, cols = self.indices[order], self.row_index()[order]
+        return from_rows(rows, cols, None, (self.num_cols, self.num_rows)), order
 
-        def make() -> tuple[CSR, Tensor]:
-            order = self.indices.sort(stable=True).indices  # stable: rows of the transpose stay sorted
-            rows, cols = self.indices[order], self.row_index()[order]
-            return from_rows(rows, cols, None, (self.num_cols, self.num_rows)), order
-
-        return self._once("order", make)
-
+    @_cached
     def off_diagonal(self) -> tuple[Tensor, Tensor]:
         """Row and column of every stored entry off the diagonal; cached, since counting them waits for the GPU."""
+        row = self.row_index()
+        off = row != self.indices
+        return row[off], self.indices[off]
 
-        def make() -> tuple[Tensor, Tensor]:
-            row = self.row_index()
-            off = row != self.indices
-            return row[off], self.indices[off]
-
-        return self._once("off diagonal", make)
+    def _at(self, entries: Tensor | slice, indptr: Tensor) -> CSR:
+        """The matrix of these stored entries, with these row pointers."""
+        values = None if self.values is None else self.values[entries]
+        return CSR(indptr, self.indices[entries], values, self.num_cols)
 
     def select_rows(self, rows: Tensor | slice, total: int | None = None) -> CSR:
         """Rows ``rows`` with every column; ``total`` is the number of their entries, where it is known."""
         if isinstance(rows, slice):
             rows = torch.arange(*rows.indices(self.num_rows), device=self.device)
-        entries, indptr = row_entries(self, rows, total)
-        values = None if self.values is None else self.values[entries]
-        return CSR(indptr, self.indices[entries], values, self.num_cols)
+        return self._at(*row_entries(self, rows, total))
 
+    @_cached
     def leading(self, rows: int) -> CSR:
         """The first ``rows`` rows, sharing memory; cached."""
+        if rows == self.num_rows:
+            return self
+        return self._at(slice(0, int(self.indptr[rows])), self.indptr[: rows + 1])
 
-        def make() -> CSR:
-            end = int(self.indptr[rows])
-            values = None if self.values is None else self.values[:end]
-            return CSR(self.indptr[: rows + 1], self.indices[:end], values, self.num_cols)
-
-        return self if rows == self.num_rows else self._once(f"leading {rows}", make)
-
+    @_cached
     def columns(self, split: int) -> tuple[CSR, CSR]:
         """The columns before ``split``, and the columns from ``split`` on; cached."""
-
-        def make() -> tuple[CSR, CSR]:
-            left = self.indices < split
-            a, b = self.filtered(left), self.filtered(~left)
-            return (
-                CSR(a.indptr, a.indices, a.values, split),
-                CSR(b.indptr, b.indices - split, b.values, self.num_cols - split),
-            )
-
-        return self._once(f"columns {split}", make)
+        left = self.indices < split
+        a, b = self.filtered(left), self.filtered(~left)
+        moved = CSR(b.indptr, b.indices - split, b.values, self.num_cols - split)
+        return CSR(a.indptr, a.indices, a.values, split), moved
 
     def extended(self, num_rows: int) -> CSR:
         """This matrix with empty rows added at the end, ``num_rows`` rows in all."""
@@ -175,9 +172,7 @@ class CSR:
         """The entries where ``keep`` [nnz] holds; ``at`` are their positions, where the caller knows them."""
         at = keep.nonzero().squeeze(1) if at is None else at
         # the number of kept entries before each row: a running count, read at the old row pointers
-        indptr = pointers(keep)[self.indptr]
-        values = None if self.values is None else self.values[at]
-        return CSR(indptr, self.indices[at], values, self.num_cols)
+        return self._at(at, pointers(keep)[self.indptr])
 
     def to_dense(self) -> Tensor:
         """The dense matrix (for tests and small graphs)."""
@@ -193,7 +188,7 @@ def offload(matrix: CSR, device: torch.device) -> CSR:
     """
     moved = _offload(matrix, device)
     if not matrix.symmetric:
-        moved._cache["t"] = _offload(matrix.t(), device)
+        moved._cache["t",] = _offload(matrix.t(), device)
     return moved
 
 
@@ -246,3 +241,39 @@ def row_chunks(P: CSR, limit: int) -> list[tuple[slice, slice]]:
         found.append((rows, slice(int(entries[rows.start]), int(entries[rows.stop]))))
         start = rows.stop
     return found
+
+
+class Extractor:
+    """Cuts blocks out of one symmetric matrix.
+
+    It stores one int32 per node, the node's row in the current block, so that the cost of a block depends on the
+    entries it reads and not on the size of the graph.
+    """
+
+    def __init__(self, P: CSR) -> None:
+        self.P = P
+        self._row = torch.full((P.num_rows,), -1, dtype=torch.int32, device=P.device)
+
+    def halo(self, core: Tensor) -> Tensor:
+        """N(V_B) \\ V_B: the neighbours of ``core`` that are not in it, ascending."""
+        entries, _ = row_entries(self.P, core)
+        mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
+        mark[take(self.P.indices, entries)] = True
+        mark[core] = False
+        return mark.nonzero().squeeze(1)
+
+    def block(self, rows: Tensor, cols: Tensor) -> CSR:
+        """P[rows, cols], with rows and columns in the given order."""
+        entries, indptr = row_entries(self.P, rows)
+        self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
+        local = self._row[take(self.P.indices, entries)]
+        self._row[cols] = -1
+        block = CSR(indptr, local, take(self.P.data, entries), cols.numel())
+        inside = local >= 0
+        at = inside.nonzero().squeeze(1)  # the host waits for the GPU here, and only here
+        return block if at.numel() == local.numel() else block.filtered(inside, at)
+
+    def induced(self, nodes: Tensor) -> CSR:
+        """P[nodes, nodes], symmetric as P is."""
+        block = self.block(nodes, nodes)
+        return CSR(block.indptr, block.indices, block.values, block.num_cols, symmetric=self.P.symmetric)

@@ -71,5 +71,5 @@ def renormalise(block: CSR, kind: str = "gcn") -> CSR:
     mean = CSR(block.indptr, col, inverse[row] * neighbour, block.num_cols)
     # the pattern is symmetric, so the transpose has the same arrays with the weights of the other end
     transpose = CSR(block.indptr, col, inverse[col] * neighbour, block.num_cols)
-    mean._cache["t"], transpose._cache["t"] = transpose, mean
+    mean._cache["t",], transpose._cache["t",] = transpose, mean
     return mean
