@@ -1,9 +1,8 @@
 """The row-wise work of CMC (:mod:`lmc.methods.cmc`) as Triton kernels.
 
 Plain torch passes over the rows of ext about fifteen times in a reading: it gathers, scales, subtracts, copies back,
-each on its own, and measures in two dozen small launches. Here every row is read once and written once, and measured in
-two.
-:meth:`lmc.methods.cmc.Ledger.read` is the reference, and what runs elsewhere.
+each on its own, and measures in two dozen small launches. Here every row is read once and written once, and two
+launches measure. :meth:`lmc.methods.cmc.Ledger.read` is the reference, and what runs elsewhere.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ if triton is not None:
     ):  # fmt: skip
         i, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
         a = tl.load(a_ptr + k, mask=k < d, other=0.0)
-        wide = a_ptr.dtype.element_ty
-        T = tl.load(T_ptr + there, mask=inside, other=0.0).to(wide)
-        t = tl.load(t_ptr + here, mask=inside, other=0.0).to(wide)
+        accumulate_dtype = a_ptr.dtype.element_ty
+        T = tl.load(T_ptr + there, mask=inside, other=0.0).to(accumulate_dtype)
+        t = tl.load(t_ptr + here, mask=inside, other=0.0).to(accumulate_dtype)
         tl.store(delta_ptr + here, t - a[None, :] * T, mask=inside)
         if KEEP:
             core = inside & (i < c)[:, None]
-            clean = tl.load(clean_ptr + here, mask=core, other=0.0).to(wide)
+            clean = tl.load(clean_ptr + here, mask=core, other=0.0).to(accumulate_dtype)
             tl.store(change_ptr + here, clean - T, mask=core)
             tl.store(T_ptr + there, clean, mask=core)
 
@@ -70,15 +69,15 @@ if triton is not None:
         step = tl.where(halo == 1, halo_step, core_step)
         end = tl.where(halo == 1, n, c)
         k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
-        wide = out_ptr.dtype.element_ty
+        accumulate_dtype = out_ptr.dtype.element_ty
         zero = tl.load(out_ptr + k, mask=k < 0, other=0.0)
         ff, fT, TT = zero, zero, zero
         for first in range(0, CHUNK, TILE):
             i = halo * c + (tl.program_id(0) * CHUNK + first + g).to(tl.int64) * step
             inside = (i < end)[:, None] & (k < d)[None, :]
             node = tl.load(ext_ptr + i, mask=i < end, other=0)
-            f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0).to(wide)
-            T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0).to(wide)
+            f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0).to(accumulate_dtype)
+            T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0).to(accumulate_dtype)
             ff += tl.sum(f * f, 0)
             fT += tl.sum(f * T, 0)
             TT += tl.sum(T * T, 0)
@@ -136,16 +135,21 @@ def read(
     drifts: bool,
     sum_core: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """a M[rows], t - a T[rows] and R2; with ``sum_core``, T and M are updated.
+    """a M[rows], t - a T[rows] and R2. With ``sum_core``, T[core] <- clean_core, and M[rows] += A afterwards.
 
     Args:
         T, M: the rows and the sums; ``rows`` says where those of ext stand in them.
-        sum_core: x -> P[ext, core] x; None: nothing is kept.
+        sum_core: x -> P[ext, core] x, which makes A of clean_core - T[core]; None: nothing is kept.
     """
     a, R2 = measure(clean, T, rows, num_core, sample, drifts)
-    delta, change = difference(t, clean, T, rows, a, num_core, keep=sum_core is not None)
+    t, clean, keep = t.contiguous(), clean.contiguous(), sum_core is not None
+    (n, d), (grid, width) = t.shape, _shape(t)
+    delta, change = torch.empty_like(t), t.new_empty(num_core, d, dtype=_accumulate_dtype(t))
+    _difference[grid](t, clean, T, rows, a, delta, change, n, num_core, d, KEEP=keep, ROWS=ROWS, WIDTH=width)
     A = None if sum_core is None else sum_core(change)
-    return base_sums(M, A, rows, a, t.dtype), delta, R2
+    base = M.new_empty(rows.numel(), M.shape[1], dtype=t.dtype)
+    _base_sums[grid](M, base if A is None else A, rows, a, base, *base.shape, KEEP=keep, ROWS=ROWS, WIDTH=width)
+    return base, delta, R2
 
 
 def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool) -> tuple[Tensor, Tensor]:
@@ -154,7 +158,7 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     (n, d), c = clean.shape, num_core
     steps = [max(1, num // sample) for num in (c, n - c)]
     programs = max(triton.cdiv(triton.cdiv(num, step), CHUNK) for num, step in zip((c, n - c), steps, strict=True))
-    sums, a, R2 = (T.new_empty(shape, dtype=_wide(T)) for shape in ((programs, 2, 3, d), (d,), ()))
+    sums, a, R2 = (T.new_empty(shape, dtype=_accumulate_dtype(T)) for shape in ((programs, 2, 3, d), (d,), ()))
     _, width = _shape(clean)
     _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
     _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, TILE=TILE, WIDTH=width, num_warps=8)
@@ -171,28 +175,7 @@ def scale_halo(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) ->
     return out
 
 
-def difference(
-    t: Tensor, clean: Tensor, T: Tensor, ext: Tensor, a: Tensor, num_core: int, keep: bool
-) -> tuple[Tensor, Tensor]:
-    """t - a T[ext], and clean_core - T[core], in float32 at least; with ``keep``, T[core] <- clean_core."""
-    t, clean = t.contiguous(), clean.contiguous()
-    out, change = torch.empty_like(t), t.new_empty(num_core, t.shape[1], dtype=_wide(t))
-    grid, width = _shape(t)
-    _difference[grid](
-        t, clean, T, ext, a, out, change, t.shape[0], num_core, t.shape[1], KEEP=keep, ROWS=ROWS, WIDTH=width
-    )
-    return out, change
-
-
-def base_sums(M: Tensor, A: Tensor | None, ext: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
-    """a M[ext] as ``dtype``; given A, M[ext] += A afterwards."""
-    out = M.new_empty(ext.numel(), M.shape[1], dtype=dtype)
-    grid, width = _shape(out)
-    _base_sums[grid](M, out if A is None else A, ext, a, out, *out.shape, KEEP=A is not None, ROWS=ROWS, WIDTH=width)
-    return out
-
-
-def _wide(rows: Tensor) -> torch.dtype:
+def _accumulate_dtype(rows: Tensor) -> torch.dtype:
     return torch.promote_types(rows.dtype, torch.float32)
 
 

@@ -194,38 +194,25 @@ def gather(
     """
     caches = tuple(cache for cache in caches if cache.num)
     if not triton_available(out.flat):
-        _plain_gather(table, rows, out, caches, slots, skip)
+        for mine, others in zip(out, table, strict=True):
+            torch.index_select(others, 0, rows, out=mine)
+            if skip is not None:
+                mine[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
+        for cache in reversed(caches):
+            overlay(out, rows, cache)
+        if slots is not None:
+            slots[rows] = torch.arange(rows.numel(), dtype=slots.dtype, device=slots.device)
         return
     if not rows.numel():
         return
     first, last = (0, 0) if skip is None else (skip.start, skip.stop)
     absent: list[Any] = [rows, out.flat, rows, 0, 0]  # pointers that the kernel does not read
-    args: list[Any] = []
-    for k in range(2):
-        args += _cache_args(caches[k]) if k < len(caches) else absent
+    args = [arg for k in range(2) for arg in (_cache_args(caches[k]) if k < len(caches) else absent)]
     _gather[(GRID,)](
         table.flat, table.capacity, rows, *_packed_args(out), rows if slots is None else slots, rows.numel(),
         first, last, *args, out.offsets, len(out),
         A=len(caches) > 0, B=len(caches) > 1, SLOTS=slots is not None, **_sizes(out),
     )  # fmt: skip
-
-
-def _plain_gather(
-    table: Packed,
-    rows: Tensor,
-    out: Packed,
-    caches: tuple[RowCache, ...],
-    slots: Tensor | None,
-    skip: slice | None,
-) -> None:
-    for mine, others in zip(out, table, strict=True):
-        torch.index_select(others, 0, rows, out=mine)
-        if skip is not None:
-            mine[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
-    for cache in reversed(caches):
-        overlay(out, rows, cache)
-    if slots is not None:
-        slots[rows] = torch.arange(rows.numel(), dtype=slots.dtype, device=slots.device)
 
 
 def overlay(out: Packed, rows: Tensor, cache: RowCache) -> None:
