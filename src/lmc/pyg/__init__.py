@@ -5,7 +5,6 @@
 - :mod:`lmc.pyg.propagate_hook`: what happens at each ``propagate`` of a convolution during a pass.
 - :mod:`lmc.pyg.core_rows_mode`: how parameters take their gradient from core rows only in code that does not know it.
 - :mod:`lmc.pyg.matrices`: the matrices that convolutions aggregate with.
-- :mod:`lmc.pyg.recordable`: whether steps of a network can be recorded as CUDA graphs.
 """
 
 from lmc.pyg.wrap import wrap

@@ -31,6 +31,7 @@ from lmc.models.rows import add_bias, linear, scale_and_shift
 GradientRows = Literal["core", "all", "none", "off"]
 """The rows from which weights take their gradient. With ``off`` every operation runs unchanged."""
 
+OptTensor = Tensor | None
 _ADDITIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
@@ -105,7 +106,7 @@ class CoreRowsMode(TorchFunctionMode):
     def _is_rows(self, t: Tensor) -> bool:
         return id(t) not in self._weights and t.dim() > 0 and t.shape[0] == self._num_rows
 
-    def _is_matrix_of_rows(self, t: Tensor, *weights: Tensor | None) -> bool:
+    def _is_matrix_of_rows(self, t: Tensor, *weights: OptTensor) -> bool:
         """Whether a function of :mod:`lmc.models.rows` applies to the rows ``t`` and these weights."""
         known = all(w is None or id(w) in self._weights for w in weights)
         return known and self.gradient_rows == "core" and torch.is_grad_enabled() and t.dim() == 2 and self._is_rows(t)
@@ -160,37 +161,28 @@ class CoreRowsMode(TorchFunctionMode):
             return input
         if p >= 1:
             return input * 0
-        out = dropout(input, p, self._pass.generator)
-        assert isinstance(out, Tensor)
-        return out
+        return dropout(input, p, self._pass.generator)
 
-    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _linear(self, input: Tensor, weight: Tensor, bias: OptTensor = None) -> Tensor:
         if self._is_matrix_of_rows(input, weight, bias):
             return linear(input, weight, bias, self._num_core)
         return self._general(F.linear, (input, weight, bias), {})
 
     def _layer_norm(
-        self,
-        input: Tensor,
-        normalized_shape: Any,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float = 1e-5,
+        self, input: Tensor, normalized_shape: Any, weight: OptTensor = None, bias: OptTensor = None, eps: float = 1e-5
     ) -> Tensor:
-        by_column = weight is not None and bias is not None and len(normalized_shape) == 1
-        if by_column and self._is_matrix_of_rows(input, weight, bias):
-            assert weight is not None
-            assert bias is not None
+        by_column = len(normalized_shape) == 1 and self._is_matrix_of_rows(input, weight, bias)
+        if by_column and weight is not None and bias is not None:
             return scale_and_shift(F.layer_norm(input, normalized_shape, eps=eps), weight, bias, self._num_core)
         return self._general(F.layer_norm, (input, normalized_shape, weight, bias, eps), {})
 
     def _batch_norm(
         self,
         input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
+        running_mean: OptTensor,
+        running_var: OptTensor,
+        weight: OptTensor = None,
+        bias: OptTensor = None,
         training: bool = False,
         momentum: float = 0.1,
         eps: float = 1e-5,
@@ -214,19 +206,14 @@ class CoreRowsMode(TorchFunctionMode):
         return torch.cat([core, _normalise(input[c:], running, detached, *settings, update=False)])
 
 
-_HANDLERS: dict[Any, str] = {
-    F.dropout: "_dropout",
-    F.linear: "_linear",
-    F.layer_norm: "_layer_norm",
-    F.batch_norm: "_batch_norm",
-}
+_HANDLERS = {f: f"_{f.__name__}" for f in (F.dropout, F.linear, F.layer_norm, F.batch_norm)}
 """Methods of :class:`CoreRowsMode` that replace a function of torch and have its signature."""
 
 
 def _normalise(
     x: Tensor,
-    running: tuple[Tensor | None, Tensor | None],
-    affine: tuple[Tensor | None, Tensor | None],
+    running: tuple[OptTensor, OptTensor],
+    affine: tuple[OptTensor, OptTensor],
     training: bool,
     momentum: float,
     eps: float,

@@ -69,7 +69,11 @@ def inspect_network(network: nn.Module, call: Call, in_width: int) -> Inspection
     calls, logits = record_calls(probe, call, x, edges, training=False)
     again, _ = record_calls(probe, call, other, edges, training=False)
     training, _ = record_calls(copy.deepcopy(probe), call, x, edges, training=True)
-    _check_output(network, logits)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != NUM_NODES:
+        raise ConfigError(
+            f"expected one row of logits per node, [{NUM_NODES}, C] on a graph of {NUM_NODES} nodes (got "
+            f"{_kind(logits)} from {type(network).__name__}): a pooling over nodes has no meaning on a batch of them"
+        )
     for what, them in (("other features", again), ("training mode", training)):
         if [c.name for c in them] != [c.name for c in calls]:
             raise ConfigError(f"expected the same convolutions in every pass (got others with {what})")
@@ -119,9 +123,9 @@ class RecordedCall:
     out: Tensor
     live: Any
     version: int
-    updates: dict[str, dict[str, Any]] = field(default_factory=dict)
-    softmaxes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    num_dropouts: int = 0
+    updates: dict[str, dict[str, Any]]
+    softmaxes: list[tuple[Tensor, Tensor]]
+    num_dropouts: int
 
     @property
     def written(self) -> bool:
@@ -136,60 +140,43 @@ class RecordedCall:
         return torch.zeros_like(x).index_add(0, dst, w.view(-1, *[1] * (x.dim() - 1)) * x[src])
 
 
-class CallRecorder:
-    """Replacements of ``propagate`` and ``edge_updater`` that run the convolution's own and record the calls."""
-
-    def __init__(self, network: nn.Module, mode: RowTrackingMode) -> None:
-        self.calls: list[RecordedCall] = []
-        self._mode = mode
-        self._names = {id(c): name for name, c in convolutions_of(network).items()}
-        self._updates: dict[int, tuple[Any, dict[str, Any]]] = {}  # holds the results, so that no id is used again
-        self._softmaxes: list[tuple[Tensor, Tensor]] = []
-
-    def edge_updater(self, convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
-        out = self._run(convolution, "edge_updater", edge_index, size, kwargs)
-        self._updates[id(out)] = (out, kwargs)
-        return out
-
-    def propagate(self, convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
-        out = self._run(convolution, "propagate", edge_index, size, kwargs)
-        self.calls.append(
-            RecordedCall(
-                self._names[id(convolution)],
-                convolution,
-                edge_index,
-                dict(kwargs),
-                out.clone() if isinstance(out, Tensor) else out,
-                out,
-                getattr(out, "_version", 0),
-                {k: self._updates[id(v)][1] for k, v in kwargs.items() if id(v) in self._updates},
-                self._softmaxes,
-                self._mode.num_dropouts,
-            )
-        )
-        self._softmaxes = []
-        return out
-
-    def _run(self, convolution: Any, method: str, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
-        def softmax(own: Callable[..., Tensor], e: Tensor, index: Tensor, *args: Any, **options: Any) -> Tensor:
-            self._softmaxes.append((e, index))
-            return own(e, index, *args, **options)
-
-        with replaced_softmax(convolution, softmax):
-            return own_method(convolution, method)(edge_index, size=size, **kwargs)
-
-
 def record_calls(
     probe: nn.Module, call: Call, x: Tensor, edges: Tensor, training: bool
 ) -> tuple[list[RecordedCall], Any]:
     """Every ``propagate`` of a plain forward pass without dropout, and what the network returns."""
-    probe.train(training)
+    names = {id(c): name for name, c in convolutions_of(probe).items()}
     mode = RowTrackingMode([], x, Pass(dropout=False))
-    recorder = CallRecorder(probe, mode)
-    replaced = replaced_methods(probe, recorder.propagate, recorder.edge_updater)
+    calls: list[RecordedCall] = []
+    updates: dict[int, tuple[Any, dict[str, Any]]] = {}  # holds the results, so that no id is used again
+    softmaxes: list[tuple[Tensor, Tensor]] = []
+
+    def softmax(own: Callable[..., Tensor], e: Tensor, index: Tensor, *args: Any, **options: Any) -> Tensor:
+        softmaxes.append((e, index))
+        return own(e, index, *args, **options)
+
+    def run(convolution: Any, method: str, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
+        with replaced_softmax(convolution, softmax):
+            return own_method(convolution, method)(edge_index, size=size, **kwargs)
+
+    def edge_updater(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
+        out = run(convolution, "edge_updater", edge_index, size, kwargs)
+        updates[id(out)] = (out, kwargs)
+        return out
+
+    def propagate(convolution: Any, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> Any:
+        out = run(convolution, "propagate", edge_index, size, kwargs)
+        copied, version = out.clone() if isinstance(out, Tensor) else out, getattr(out, "_version", 0)
+        updated = {k: updates[id(v)][1] for k, v in kwargs.items() if id(v) in updates}
+        made = names[id(convolution)], convolution, edge_index, dict(kwargs)
+        calls.append(RecordedCall(*made, copied, out, version, updated, softmaxes.copy(), mode.num_dropouts))
+        softmaxes.clear()
+        return out
+
+    probe.train(training)
+    replaced = replaced_methods(probe, propagate, edge_updater)
     with torch.no_grad(), replaced, torch.random.fork_rng(devices=[]), mode:
         logits = call(probe, x, edges)
-    return recorder.calls, logits
+    return calls, logits
 
 
 class RowTrackingMode(CoreRowsMode):
@@ -226,14 +213,6 @@ class RowTrackingMode(CoreRowsMode):
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         self.num_dropouts += training and p > 0
         return super()._dropout(input, p, training, inplace)
-
-
-def _check_output(network: nn.Module, logits: Any) -> None:
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[0] != NUM_NODES:
-        raise ConfigError(
-            f"expected one row of logits per node, [{NUM_NODES}, C] on a graph of {NUM_NODES} nodes (got "
-            f"{_kind(logits)} from {type(network).__name__}): a pooling over nodes has no meaning on a batch of them"
-        )
 
 
 def _spec(call: RecordedCall, again: RecordedCall, training: RecordedCall, edges: Tensor) -> PropagateSpec:
@@ -273,11 +252,8 @@ def _pairs(edges: Tensor) -> set[tuple[int, int]]:
 def _edge_weight(call: RecordedCall, again: RecordedCall, where: str) -> str | None:
     """The argument that holds one constant number per edge."""
     nodes, num_edges = node_arguments(call.convolution), call.edges.shape[1]
-    names = [
-        k
-        for k, v in call.kwargs.items()
-        if isinstance(v, Tensor) and k not in nodes and k not in call.updates and v.shape[:1] == (num_edges,)
-    ]
+    others = {k: v for k, v in call.kwargs.items() if isinstance(v, Tensor) and k not in nodes | call.updates.keys()}
+    names = [k for k, v in others.items() if v.shape[:1] == (num_edges,)]
     for name in names:
         v = call.kwargs[name]
         if len(names) > 1 or v.numel() != num_edges or not torch.equal(v, again.kwargs[name]):

@@ -17,7 +17,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.graph.normalise import with_self_loops
 from lmc.models import evaluating
-from lmc.pyg.propagate_hook import Call, PropagateSpec, deferred_edge_updater, replaced_methods
+from lmc.pyg.propagate_hook import Call, PropagateSpec, replaced_methods
 
 
 class LayerEdges(NamedTuple):
@@ -49,7 +49,7 @@ def layer_edges(
         return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
 
     x = torch.zeros(1, in_width, dtype=dtype, device=adj.device).expand(n, -1)
-    with evaluating(network), torch.no_grad(), replaced_methods(network, propagate, deferred_edge_updater):
+    with evaluating(network), torch.no_grad(), replaced_methods(network, propagate):
         call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
     return found
 

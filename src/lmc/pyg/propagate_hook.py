@@ -69,11 +69,6 @@ class EdgeUpdate:
     kwargs: dict[str, Any]
 
 
-def deferred_edge_updater(convolution: nn.Module, edge_index: Any, size: Any, kwargs: dict[str, Any]) -> EdgeUpdate:
-    """A replacement of ``edge_updater`` for passes in which the operator decides the edges."""
-    return EdgeUpdate(kwargs)
-
-
 def convolutions_of(network: nn.Module) -> dict[str, nn.Module]:
     """The PyG convolutions of a network, by name."""
     from torch_geometric.nn import MessagePassing
@@ -85,7 +80,7 @@ def convolutions_of(network: nn.Module) -> dict[str, nn.Module]:
 def replaced_methods(
     network: nn.Module,
     propagate: Callable[..., Any],
-    edge_updater: Callable[..., Any],
+    edge_updater: Callable[..., Any] = lambda convolution, edge_index, size, kwargs: EdgeUpdate(kwargs),
     normalised: bool = False,
     forward: Callable[..., Any] | None = None,
 ) -> Iterator[None]:
@@ -101,11 +96,10 @@ def replaced_methods(
     try:
         for c in convolutions:
             attributes = vars(c)
-            attributes["propagate"] = _bound(propagate, c)
-            attributes["edge_updater"] = _bound(edge_updater, c)
+            attributes |= {"propagate": _bound(propagate, c), "edge_updater": _bound(edge_updater, c)}
             if forward is not None:
                 attributes["forward"] = partial(forward, c)
-            attributes.update({key: None for key in attributes if key.startswith("_cached")})
+            attributes |= {key: None for key in attributes if key.startswith("_cached")}
             if "cached" in attributes:
                 attributes["cached"] = False
             # elsewhere, "normalize" may mean something else (SAGEConv: rows of unit length)
@@ -131,14 +125,12 @@ def _namespace(convolution: nn.Module) -> dict[str, Any]:
 
 
 @contextmanager
-def replaced_softmax(convolution: nn.Module, softmax: Callable[..., Tensor]) -> Iterator[None]:
-    """Replace the softmax over neighbours, where the convolution's file imports it.
-
-    ``softmax`` is called with the replaced function before its arguments.
-    """
+def replaced_softmax(convolution: nn.Module, softmax: Callable[..., Tensor] | None) -> Iterator[None]:
+    """Replace the softmax over neighbours, where the convolution's file imports one, by a function that is called with
+    the replaced one before its arguments."""
     names = _namespace(convolution)
     own = names.get("softmax")
-    if own is None:
+    if own is None or softmax is None:
         yield
         return
     names["softmax"] = partial(softmax, own)
@@ -192,8 +184,7 @@ class HookedPass:
         """The network's output; only its first ``num_computed`` rows have a meaning."""
         no_edges = torch.empty(2, 0, dtype=torch.int64, device=x.device)
         forward = self._forward if self.p.grad_from_halo and self.p.num_core is not None else None
-        replaced = replaced_methods(self.network, self.propagate, deferred_edge_updater, True, forward)
-        with replaced, self.mode:
+        with replaced_methods(self.network, self.propagate, normalised=True, forward=forward), self.mode:
             return call(self.network, x, no_edges)
 
     def _forward(self, convolution: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -251,26 +242,20 @@ class HookedPass:
         Edges that end in core rows use its parameters, edges that end in halo rows use detached ones.
         """
         assert isinstance(P, Aggregation)
-        A = P.forward
-        c = self.p.core_of(A.num_rows)
+        A, c = P.forward, self.p.core_of(P.forward.num_rows)
         stored = P.stored_halo if isinstance(P, WithStoredHalo) else None
-        parts = []
-        if c > 0:
-            core = EdgesInto(A, slice(0, c), self.num_rows, convolution, spec)
-            parts.append(core.state(kwargs, None, self.mode.gradient_from("all")))
-        if c < A.num_rows:
-            halo = EdgesInto(A, slice(c, A.num_rows), self.num_rows, convolution, spec)
-            parts.append(halo.state(kwargs, stored, self.mode.gradient_from("none")))
+        core = slice(0, c), None, self.mode.gradient_from("all")
+        halo = slice(c, A.num_rows), stored, self.mode.gradient_from("none")
+        parts = [
+            EdgesInto(A, rows, self.num_rows, convolution, spec).state(kwargs, states, gradient)
+            for rows, states, gradient in (core, halo)
+            if rows.start < rows.stop
+        ]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 class EdgesInto:
-    """The edges of the matrix A that end in some of its rows, for one convolution.
-
-    Args:
-        rows: the rows of A.
-        num_rows: rows of the batch: arguments with so many rows are one per node.
-    """
+    """The edges of the matrix A that end in some of its ``rows``, for one convolution in a batch of ``num_rows``."""
 
     def __init__(self, A: CSR, rows: slice, num_rows: int, convolution: nn.Module, spec: PropagateSpec) -> None:
         self.edges, self.values = edges_into(A, rows)
@@ -280,13 +265,10 @@ class EdgesInto:
     def state(self, kwargs: dict[str, Any], stored: Tensor | None, gradient: AbstractContextManager[None]) -> Tensor:
         """s^l of the rows; with attention, ``stored`` states of halo rows complete it. The convolution runs under
         ``gradient``."""
-        if not self.spec.heads:
-            with gradient:
-                return self._run("propagate", kwargs).flatten(1)
-        softmax = StoredSoftmax(self.spec.heads, stored)
+        softmax = StoredSoftmax(self.spec.heads, stored) if self.spec.heads else None
         with gradient, replaced_softmax(self.convolution, softmax):
             m = self._run("propagate", kwargs)
-        return softmax.state(m)
+        return m.flatten(1) if softmax is None else softmax.state(m)
 
     def _run(self, method: Literal["propagate", "edge_updater"], kwargs: dict[str, Any]) -> Any:
         """The convolution's own method on these edges."""

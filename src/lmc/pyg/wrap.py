@@ -22,7 +22,8 @@ from lmc.pyg.core_rows_mode import CoreRowsMode
 from lmc.pyg.inspection import Inspection, inspect_network
 from lmc.pyg.matrices import LayerEdges, layer_edges, marked_symmetric, matrix_of, without_loops
 from lmc.pyg.propagate_hook import Call, ChooseState, HookedPass
-from lmc.pyg.recordable import is_recordable
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def wrap(network: nn.Module, in_width: int | None = None) -> Model:
@@ -67,7 +68,7 @@ class WrappedNetwork(Model):
         self.keeps_features = inspection.use_of_px == "beside_x"
         self.reads_all_rows = inspection.use_of_px != "replaces_x"
         # only with sparse products: what a convolution does over edges may make the host wait for the device
-        self.recordable = self.linear and is_recordable(network)
+        self.recordable = self.linear and _is_recordable(network)
 
     @property
     def num_layers(self) -> int:
@@ -177,3 +178,27 @@ def _with_data(network: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
     from torch_geometric.data import Data
 
     return network(Data(x=x, edge_index=edge_index))
+
+
+def _is_recordable(network: nn.Module) -> bool:
+    """Whether steps of the network can be recorded as CUDA graphs (:mod:`lmc.engine.cuda_graphs`).
+
+    A CUDA graph repeats the operations of the pass that was recorded. A network that takes decisions during a pass
+    (layers left out at random, a hook that writes a log) would take them once and for all, and a network that reads a
+    number from the device cannot be recorded at all. What a user's own code does is not known, so only networks that
+    consist of PyG's and torch's own modules are recorded.
+    """
+    from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+    act = getattr(network, "act", None)
+    known_act = act is None or isinstance(act, nn.Module)
+    return isinstance(network, BasicGNN) and known_act and all(_repeats(module) for module in network.modules())
+
+
+def _repeats(module: Any) -> bool:
+    home = type(module).__module__
+    known = home.startswith(("torch.nn.", "torch_geometric.nn.")) or home == "torch_geometric.utils._trim_to_layer"
+    hooked = any(getattr(module, hooks, None) for hooks in HOOKS)
+    # without a momentum, batch norm divides by a count that it reads on the host
+    reads_count = isinstance(module, nn.modules.batchnorm._NormBase) and module.momentum is None
+    return known and not hooked and not reads_count and not isinstance(module, nn.RNNBase)
