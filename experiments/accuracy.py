@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from experiments.study import Methods, Rates, Seeds, TrainingStudy
 from experiments.testbed import parse_norm, train_epochs
-from lmc.bench.measure import free
-from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, positive
-from lmc.cli.tables import TextTable
+from lmc.bench.epoch import free
+from lmc.cli.console import TextTable
+from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_numbers
 from lmc.errors import ConfigError
 from lmc.report.looks import legend_below, looks_of, new_figure, plain, plain_decimals
 from lmc.train.evaluate import evaluate_problem
@@ -96,7 +96,7 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
         labels = list(methods_in(config, self.methods))
         if self.target is None and first_of(labels, "full") is None:
             raise ConfigError(f"expected full among --methods, or a --target (got {self.methods!r})")
-        norm, lrs = parse_norm(self.norm), parse_list(self.lrs, "--lrs", positive("--lrs"))
+        norm, lrs = parse_norm(self.norm), parse_numbers(self.lrs, "--lrs")
         lengths = {label: (full_epochs, full_epochs // epochs) if is_full(label) else (epochs, 1) for label in labels}
         return [
             AccuracyCell(config, *norm, lr, *lengths[label], seed, label)
@@ -131,7 +131,7 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
         full = first_of(rates, "full")
         return {} if full is None else targets_of(rates[full], self.within / 100)
 
-    def missing(self, records: Sequence[AccuracyRecord]) -> str:
+    def missing(self) -> str:
         """Without a full batch there is no target."""
         no_full = "no full batch is trained yet, and there is no --target"
         return "no cell is done yet" if self.target else no_full

@@ -9,8 +9,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmc.cli.console import console
-from lmc.cli.tables import TextTable, number
+from lmc.cli.console import TextTable, console, number
 from lmc.errors import ConfigError
 from lmc.report.looks import Look, legend_below, looks_of, new_figure, plain, save
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run

@@ -14,10 +14,9 @@ import lmc.data
 from experiments.study import Hidden, Layers, Methods, Rates, Seeds, Study
 from experiments.testbed import Testbed, train_epochs
 from lmc.bench.compare import has_error, measure
-from lmc.bench.measure import free
-from lmc.cli.console import error_figure
-from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, positive
-from lmc.cli.tables import TextTable, number
+from lmc.bench.epoch import free
+from lmc.cli.console import TextTable, error_figure, number
+from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, parse_numbers
 from lmc.diagnostics import GradientProbe
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -84,7 +83,7 @@ class Gradients(Study[GradientCell, GradientRecord]):
             raise ConfigError(f"expected methods whose gradient may err (got {', '.join(exact)}): drop it")
         if not 1 <= self.every <= self.epochs:
             raise ConfigError(f"expected --every from 1 to --epochs = {self.epochs} (got {self.every})")
-        lrs = parse_list(self.lrs, "--lrs", positive("--lrs"))
+        lrs = parse_numbers(self.lrs, "--lrs")
         return [
             GradientCell(dataset, config, lr, seed, method)
             for seed in range(at_least_one("--seeds", self.seeds))

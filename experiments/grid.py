@@ -15,9 +15,9 @@ from torch import Tensor
 
 from experiments.study import Configs, Methods, Rates, Seeds, TrainingStudy
 from experiments.testbed import parse_norm, train_epochs
-from lmc.bench.measure import free
-from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, positive
-from lmc.cli.tables import TextTable, number
+from lmc.bench.epoch import free
+from lmc.cli.console import TextTable, number
+from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, parse_numbers
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.errors import ConfigError
@@ -91,7 +91,7 @@ class Grid(TrainingStudy[GridCell, GridRecord]):
         epochs = self.epochs_of_configs()
         labels = {label: None for config in epochs for label in methods_in(config, self.methods)}
         norms = parse_list(self.norms, "--norms", parse_norm)
-        lrs = parse_list(self.lrs, "--lrs", positive("--lrs"))
+        lrs = parse_numbers(self.lrs, "--lrs")
         return [
             GridCell(config, norm, dropout, lr, epochs[config], seed, method)
             for seed in range(at_least_one("--seeds", self.seeds))

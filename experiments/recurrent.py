@@ -10,10 +10,10 @@ import torch
 import typer
 
 from experiments.study import GraphStudy, Hidden, Methods
-from lmc.bench.measure import free, wait
-from lmc.cli.lists import methods_in, parse_list, positive
+from lmc.bench.epoch import free, wait
+from lmc.cli.console import TextTable, number
+from lmc.cli.lists import methods_in, parse_numbers, positive
 from lmc.cli.study import Dropout, Seed
-from lmc.cli.tables import TextTable, number
 from lmc.engine import Run
 from lmc.engine.recurrent import rules_of
 from lmc.errors import ConfigError
@@ -116,8 +116,8 @@ class Recurrent(GraphStudy[RecurrentCell, RecurrentRecord]):
 
     def cells(self) -> list[RecurrentCell]:
         partitions = self.partitions.split(",")
-        lrs = [positive("--lrs")(rate.strip()) for rate in self.lrs.split(",")]
-        tols = parse_list(self.tols, "--tols", positive("--tols"))
+        lrs = [positive(rate.strip(), "--lrs") for rate in self.lrs.split(",")]
+        tols = parse_numbers(self.tols, "--tols")
         if len(partitions) != len(lrs):
             raise ConfigError(f"expected a learning rate for each of {len(partitions)} partitions (got {len(lrs)})")
         cells = [

@@ -15,13 +15,11 @@ import torch
 import typer
 
 from experiments.study import GraphStudy, Hidden, Layers, Methods
-from lmc.bench.epoch import Setup, ready
-from lmc.bench.measure import free, wait
-from lmc.cli.console import percent
+from lmc.bench.epoch import Setup, free, ready, wait
+from lmc.cli.console import TextTable, number, percent
 from lmc.cli.lists import at_least_one
 from lmc.cli.spec import parse_method, parse_methods
 from lmc.cli.study import Dropout, Seed
-from lmc.cli.tables import TextTable, number
 from lmc.engine import Run
 from lmc.graph import Aggregation, Batch, Graph
 from lmc.methods import Method

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from lmc.bench.compare import Partitions, shared_parts
-from lmc.bench.measure import wait
+from lmc.bench.epoch import wait
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph

@@ -10,8 +10,7 @@ import torch
 
 import lmc
 from lmc.bench import Setup
-from lmc.bench.epoch import Timed, timed_pyg, timed_run
-from lmc.bench.measure import elapsed_ms, fastest_ms
+from lmc.bench.epoch import Timed, elapsed_ms, fastest_ms, timed_pyg, timed_run
 from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, Stopwatch, speed_rows
 from lmc.cli.spec import parse_method
 from lmc.diagnostics import peak_bytes

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -15,15 +14,17 @@ from torch import Tensor
 from lmc.diagnostics import EstimateProbe, GradientProbe
 from lmc.engine import Run
 from lmc.errors import Interrupted
-from lmc.graph import Batch, Graph
+from lmc.graph import Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
-from lmc.models import Model
 from lmc.results import EpochRecord, ErrorRecord, append_lines
-from lmc.stores import Placement
 from lmc.train import Settings, train
 
 PROBED = 3
 """The number of batches over which a gradient error is averaged."""
+Event = tuple[str, EpochRecord, ErrorRecord | None]
+"""The label of a method, an epoch of it, and the gradient error where it was measured after that epoch."""
+Partitions = dict[tuple[int | None, str], Tensor]
+"""Partitions by number of parts and kind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,38 +34,6 @@ class Contestant:
     label: str
     run: Run
     folder: Path
-
-
-@dataclass(frozen=True)
-class Event:
-    """One method finished one epoch; ``error`` is given where the gradient error was measured after it."""
-
-    label: str
-    record: EpochRecord
-    error: ErrorRecord | None = None
-
-
-def contestants(
-    graph: Graph,
-    model: Model,
-    methods: Mapping[str, Method],
-    folders: Mapping[str, Path],
-    *,
-    seed: int,
-    placement: Placement,
-) -> list[Contestant]:
-    """Bind every method to its own copy of ``model``; methods with the same division share the partition."""
-    known: Partitions = {}
-    bound = []
-    for label, method in methods.items():
-        parts = shared_parts(method, graph, seed, known)
-        run = method.bind(graph, copy.deepcopy(model), parts, placement, seed=seed)
-        bound.append(Contestant(label, run, folders[label]))
-    return bound
-
-
-Partitions = dict[tuple[int | None, str], Tensor]
-"""Partitions by number of parts and kind."""
 
 
 def shared_parts(method: Method, graph: Graph, seed: int, known: Partitions) -> Tensor | None:
@@ -121,7 +90,7 @@ def _events(
             probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
             error = measure(probe, c.run, record.epoch)
             append_lines(c.folder / "errors.jsonl", [error])
-        yield Event(c.label, record, error)
+        yield c.label, record, error
 
 
 def has_error(method: Method) -> bool:
@@ -130,11 +99,13 @@ def has_error(method: Method) -> bool:
 
 
 def measure(probe: GradientProbe, run: Run, epoch: int) -> ErrorRecord:
-    """The error of the next batches by layer, averaged over PROBED batches.
+    """The error of the first batches of an epoch by layer, averaged over PROBED batches.
 
     For recurrent models the errors of their states and adjoints, "H" and "V", follow.
     """
-    batches = _upcoming(run, epoch)
+    count = run.epoch
+    batches = list(itertools.islice(run.batches(epoch), PROBED))
+    run.epoch = count  # the run's own count of epochs stays as it is
     measured = [probe(batch).backward_sgd for batch in batches]
     means = {name: fmean(m[name] for m in measured) for name in measured[0]}
     layers: dict[str, list[float]] = {}
@@ -154,11 +125,3 @@ def layer_of(parameter: str) -> str:
     if found:
         return f"layer {int(found[1]) + 1}"
     return "in" if parameter.split(".")[0].endswith("_in") else "out"
-
-
-def _upcoming(run: Run, epoch: int) -> list[Batch]:
-    """The first batches of an epoch; the run's own count of epochs stays as it is."""
-    count = run.epoch
-    batches = list(itertools.islice(run.batches(epoch), PROBED))
-    run.epoch = count
-    return batches

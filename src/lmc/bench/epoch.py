@@ -1,17 +1,19 @@
-"""Training runs, and PyG's full batch, that are set up to be timed epoch by epoch."""
+"""Training runs, and PyG's full batch, that are set up to be timed epoch by epoch; clocks for a CPU and a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmc.bench.measure import allocated_bytes, elapsed_ms, wait
 from lmc.diagnostics import peak_bytes
 from lmc.engine import Run
 from lmc.errors import ConfigError
@@ -22,8 +24,57 @@ from lmc.stores import Placement
 from lmc.train import adam, train_epoch, train_step
 
 MODELS = ("gcn", "gcnii", "recgcn")
+FULL = "full"
+"""The spec of the full batch."""
 WHOLE = "-"
 """The parts/clusters of a batch that is the whole graph."""
+
+
+def wait(device: torch.device) -> None:
+    """Wait until all work on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def elapsed_ms(call: Callable[[], object], device: torch.device) -> float:
+    """The time of one call in milliseconds, with all work on the device that it started."""
+    wait(device)
+    start = time.perf_counter()
+    call()
+    wait(device)
+    return 1000 * (time.perf_counter() - start)
+
+
+def fastest_ms(kernel: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
+    """The shortest of ``repeat`` calls after ``warmup`` calls: a kernel does the same every time, and delays are not
+    its own."""
+    for _ in range(warmup):
+        kernel()
+    return min(elapsed_ms(kernel, device) for _ in range(repeat))
+
+
+def allocated_bytes(device: torch.device) -> int | None:
+    """Bytes of live tensors on the device; None on a CPU, where they are not counted."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+
+
+def free(device: torch.device) -> None:
+    """Free the memory of finished runs, recorded steps included."""
+    gc.collect()  # a run and the batches that it draws refer to each other
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def matmul_precision(device: torch.device, tf32: bool = True) -> Iterator[None]:
+    """TF32 products on a GPU, as training there uses them; afterwards the previous precision is set again."""
+    before = torch.get_float32_matmul_precision()
+    if tf32 and device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -126,52 +177,47 @@ def timed_run(
     # the peak is measured before any step is recorded: the memory of a recorded step is never freed
     step_bytes = peak_bytes(partial(train_step, run, optimizer, largest), device)
     nnz_share = sum(map(_non_zeros, batches)) / (2 * run.problem.P.nnz)
-    halo_ratio = sum(b.num_halo for b in batches) / sum(b.num_core for b in batches)
+    ratio = halo_ratio(batches)
     del batches, largest  # batches that the run does not keep are not resident
     timed = Timed(
         # as in the training loop, the losses are read once an epoch
         lambda: float(sum(train_epoch(run, optimizer))),
-        run.num_batches, step_bytes, device, None, nnz_share, halo_ratio, run, optimizer,
+        run.num_batches, step_bytes, device, None, nnz_share, ratio, run, optimizer,
     )  # fmt: skip
     return timed.warm_up(setup.warmup, before)
 
 
-def timed_pyg(graph: Graph, setup: Setup, device: torch.device) -> Timed:
-    """A warmed-up full batch of ``torch_geometric.nn.GCN`` on ``edge_index``, as its documentation shows it."""
-    before = allocated_bytes(device)
-    step = pyg_step(graph, setup, device)
-    return Timed(step, 1, peak_bytes(step, device), device).warm_up(setup.warmup, before)
-
-
-def pyg_step(graph: Graph, setup: Setup, device: torch.device) -> Callable[[], float]:
-    """One full-batch step of ``torch_geometric.nn.GCN``."""
-    from torch_geometric.nn import models
-
-    on = graph.to(device)
-    edge_index = torch.stack([on.adj.row_index(), on.adj.indices.long()])
-    x = on.x if isinstance(on.x, Tensor) else on.x.as_torch().to_dense()
-    norm = {"layer": "LayerNorm", "batch": "BatchNorm"}.get(setup.norm or "")
-    model: nn.Module = models.GCN(
-        graph.num_features, setup.hidden, setup.layers, graph.num_classes, dropout=setup.dropout, norm=norm
-    ).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
-
-    def step() -> float:
-        model.train()
-        optimizer.zero_grad(set_to_none=True)
-        logits = model(x, edge_index)[on.train]
-        if on.multi_label:
-            loss = F.binary_cross_entropy_with_logits(logits, on.y[on.train])
-        else:
-            loss = F.cross_entropy(logits, on.y[on.train])
-        loss.backward()
-        optimizer.step()
-        return float(loss.detach())
-
-    return step
+def halo_ratio(batches: list[Batch]) -> float:
+    """Halo rows of the batches over their core rows."""
+    return sum(b.num_halo for b in batches) / sum(b.num_core for b in batches)
 
 
 def _non_zeros(batch: Batch) -> float:
     """Non-zeros of a layer's operator, forward and backward, mean over layers (the first may be precomputed)."""
     each = [op.forward.nnz + op.backward.nnz for op in batch.operators if isinstance(op, Aggregation)]
     return fmean(each) if each else 0
+
+
+def timed_pyg(graph: Graph, setup: Setup, device: torch.device) -> Timed:
+    """A warmed-up full batch of ``torch_geometric.nn.GCN`` on ``edge_index``, as its documentation shows it."""
+    from torch_geometric.nn import models
+
+    before, on = allocated_bytes(device), graph.to(device)
+    edge_index = torch.stack([on.adj.row_index(), on.adj.indices.long()])
+    x = on.x if isinstance(on.x, Tensor) else on.x.as_torch().to_dense()
+    norm = {"layer": "LayerNorm", "batch": "BatchNorm"}.get(setup.norm or "")
+    model = models.GCN(
+        graph.num_features, setup.hidden, setup.layers, graph.num_classes, dropout=setup.dropout, norm=norm
+    ).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=setup.lr)
+    loss_of = F.binary_cross_entropy_with_logits if on.multi_label else F.cross_entropy
+
+    def step() -> float:
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = loss_of(model(x, edge_index)[on.train], on.y[on.train])
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
+
+    return Timed(step, 1, peak_bytes(step, device), device).warm_up(setup.warmup, before)

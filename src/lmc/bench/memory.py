@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmc.bench.epoch import WHOLE, Setup, build
-from lmc.bench.measure import allocated_bytes, free
+from lmc.bench.epoch import WHOLE, Setup, allocated_bytes, build, free
 from lmc.diagnostics import divide, peak_bytes, plan
 from lmc.engine import Run
 from lmc.graph import Graph, live_tensors
@@ -61,7 +60,7 @@ class Footprint:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryRecord(Footprint, MemoryCell):
-    """Measured and predicted bytes; predictions are None where there is no plan."""
+    """Measured and predicted bytes; predictions are None where there is no plan. Errors: predicted / measured - 1."""
 
     predicted_step: int | None = None
     predicted_lives: int | None = None
@@ -69,12 +68,10 @@ class MemoryRecord(Footprint, MemoryCell):
 
     @property
     def step_error(self) -> float | None:
-        """Predicted over measured, minus 1."""
         return self.predicted_step / self.step - 1 if self.predicted_step is not None and self.step else None
 
     @property
     def lives_error(self) -> float | None:
-        """Predicted over measured, minus 1."""
         return self.predicted_lives / self.lives - 1 if self.predicted_lives is not None and self.lives else None
 
 
@@ -106,28 +103,25 @@ def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
     """Train an epoch, then measure a step on the largest batch; ``before``: bytes on a GPU before the run was bound."""
     device = run.problem.device
     optimizer = adam(run.problem.model, lr)
+    keeps = run.source.kept and isinstance(run.method, ClusterMethod | FullBatch)
     drawn = run.batches()
-    batches = list(drawn) if _keeps(run) else list(islice(drawn, SEEN))
+    batches = list(drawn) if keeps else list(islice(drawn, SEEN))
     for batch in batches:  # whatever is made once and kept is made now
         train_step(run, optimizer, batch)
     optimizer.zero_grad(set_to_none=True)
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
-    steps, core, halo = run.num_batches, largest.num_core, largest.num_halo
+    core, halo = largest.num_core, largest.num_halo
     # a GPU would record a fixed batch at its second visit, and the memory of a recording is not the peak of a step
     step = peak_bytes(lambda: run.accumulate(dataclasses.replace(largest, fixed=False)), device)
     optimizer.zero_grad(set_to_none=True)
     del batches, batch, drawn
-    if not _keeps(run):
+    if not keeps:
         del largest
     now = allocated_bytes(device)  # before a table is read, which would complete pending writes
     here, away = holds(run, optimizer)
     if now is not None and before is not None:
         here = now - before
-    return Footprint(steps=steps, core=core, halo=halo, step=step, lives=here, away=away)
-
-
-def _keeps(run: Run) -> bool:
-    return run.source.kept and isinstance(run.method, ClusterMethod | FullBatch)
+    return Footprint(steps=run.num_batches, core=core, halo=halo, step=step, lives=here, away=away)
 
 
 def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, int]]:
@@ -149,9 +143,8 @@ def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, in
 def _tables(run: Run) -> list[tuple[Tensor, str]]:
     """The histories and the features with their tiers."""
     problem = run.problem
-    tables = [(table.data(), table.tier) for table in run.all_tables()]
-    if problem.stored is not None:
-        tables.append((problem.stored.data(), problem.stored.tier))
+    stored = [] if problem.stored is None else [problem.stored]
+    tables = [(table.data(), table.tier) for table in (*run.all_tables(), *stored)]
     if isinstance(problem.graph.x, Tensor):  # the features as given, beside P X
         on_device = problem.graph.x.device.type == problem.device.type
         tables.append((problem.graph.x, "disk" if problem.features == "disk" else "device" if on_device else "host"))

@@ -6,14 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import linear_regression
 from typing import Any
 
 import torch
 
-from lmc.bench.epoch import WHOLE, Setup, ready, timed_run
-from lmc.bench.measure import allocated_bytes, free
+from lmc.bench.epoch import FULL, WHOLE, Setup, allocated_bytes, free, ready, timed_run
 from lmc.bench.memory import Footprint, footprint
-from lmc.bench.speed import FULL
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import Method
@@ -139,6 +138,4 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     """The power p of y ~ x^p: the least-squares line through the logarithms; None for fewer than two points."""
     if len(set(x)) < 2:
         return None
-    a, b = [math.log(v) for v in x], [math.log(v) for v in y]
-    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
-    return sum((u - mean_a) * (v - mean_b) for u, v in zip(a, b, strict=True)) / sum((u - mean_a) ** 2 for u in a)
+    return linear_regression(list(map(math.log, x)), list(map(math.log, y))).slope

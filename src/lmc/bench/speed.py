@@ -9,19 +9,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from lmc.bench import traffic
-from lmc.bench.epoch import Setup, Timed, timed_pyg, timed_run
-from lmc.bench.measure import free
+from lmc.bench.epoch import FULL, Setup, Timed, free, timed_pyg, timed_run
 from lmc.graph import Graph
 from lmc.methods import FullBatch, Method
 from lmc.stores import free_memory
 from lmc.train import train_epoch
 
-COPY, PYG, FULL = "copy", "pyg-full", "full"
+COPY, PYG = "copy", "pyg-full"
 RESERVE = 1.5
 """Free memory that the next line of a group needs, as a multiple of what the largest line before it took."""
 
@@ -113,6 +113,11 @@ class SpeedRecord(SpeedCell):
         """Bytes a second of the sparse product."""
         return self.product_moved / self.product_ms * 1e3 if self.product_moved and self.product_ms else None
 
+    @property
+    def gathered_rate(self) -> float | None:
+        """Bytes a second of the sparse product, a row counted for every entry."""
+        return self.product_gathered / self.product_ms * 1e3 if self.product_gathered and self.product_ms else None
+
 
 @dataclass(frozen=True)
 class Course:
@@ -150,22 +155,14 @@ class Course:
 
     def _variations(self) -> list[Line]:
         """The varied methods on other tiers and with redrawn batches."""
-        kinds: list[dict[str, Any]] = [{"tier": tier} for tier in self.tiers if tier != "device"]
-        kinds += [{"redraw": True}] if self.redraw else []
-        return [Line(label, **kind) for label in self.varied for kind in kinds]
+        kinds = [(tier, False) for tier in self.tiers if tier != "device"] + [("device", True)] * self.redraw
+        return [Line(label, *kind) for label in self.varied for kind in kinds]
 
     def with_baselines(self, model: str, lines: Iterable[Line]) -> list[Line]:
         """Every line after the lines that it is compared with."""
         found: dict[Line, None] = {}
-
-        def add(line: Line) -> None:
-            for base in self.baselines(model, line):
-                if base not in found:
-                    add(base)
-            found[line] = None
-
         for line in lines:
-            add(line)
+            found |= dict.fromkeys([*self.with_baselines(model, self.baselines(model, line)), line])
         return list(found)
 
     def baselines(self, model: str, line: Line) -> list[Line]:
@@ -189,10 +186,6 @@ def rival_of(label: str, labels: Iterable[str]) -> str | None:
     """The LMC with which a CMC is compared."""
     wanted = {"cmc": "lmc", "cmc4rec": "lmc4rec"}.get(label.partition(":")[0])
     return next((other for other in labels if other.partition(":")[0] == wanted), None) if wanted else None
-
-
-class NotEnoughMemory(Exception):
-    """A group of lines does not fit into memory at once."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +215,7 @@ class Stopwatch:
         lines = self.with_baselines(cell.model, wanted)
         try:
             return [self.time_in_turn(cell, lines)]
-        except (NotEnoughMemory, torch.OutOfMemoryError):
+        except torch.OutOfMemoryError:
             pass  # continued below, where the exception no longer keeps the runs alive
         free(self.device)
         where = f"{cell.model} {cell.config}: not enough memory to set up {len(lines)} lines together"
@@ -238,7 +231,10 @@ class Stopwatch:
         """Set all lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
         quarter as often."""
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
-        records = {line: self._copy(cell) for line in lines if line.method == COPY}
+        records = {}
+        if Line(COPY) in lines:
+            ms, moved = traffic.copy_ms(self.device)
+            records[Line(COPY)] = SpeedRecord(**asdict(cell), method=COPY, steps=1, ms=ms, moved=moved)
         timed = self._set_up_all(cell, [line for line in lines if line.method != COPY])
         for _ in range(repeat):
             for one in timed.values():
@@ -255,7 +251,7 @@ class Stopwatch:
         for line in lines:
             before = {device: free_memory(device) for device in largest}
             if any(before[device] < RESERVE * size for device, size in largest.items()):
-                raise NotEnoughMemory
+                raise torch.OutOfMemoryError
             timed[line] = self._set_up(cell, line)
             largest = {device: max(size, before[device] - free_memory(device)) for device, size in largest.items()}
         return timed
@@ -265,10 +261,6 @@ class Stopwatch:
             return timed_pyg(self.graph, self.setup, self.device)
         method = FullBatch() if line.method == FULL else self.method_of(cell, line)
         return timed_run(method, self.graph, self.setup, self.device, cell.model, line.tier)
-
-    def _copy(self, cell: SpeedCell) -> SpeedRecord:
-        ms, moved = traffic.copy_ms(self.device)
-        return SpeedRecord(**asdict(cell), method=COPY, steps=1, ms=ms, moved=moved)
 
     def _record(self, cell: SpeedCell, line: Line, timed: Timed) -> SpeedRecord:
         resident = None if timed.resident_bytes is None else timed.resident_bytes / 1e6
@@ -282,9 +274,15 @@ class Stopwatch:
 def bytes_of(timed: Timed, width: int) -> dict[str, Any]:
     """Bytes of an epoch, and times and bytes of its kernels; nothing for PyG."""
     run = timed.run
-    if run is None:
+    if run is None or timed.optimizer is None:
         return {}
-    iterations = _iterations(timed)
+    iterations = None
+    if run.problem.model.recurrent:
+        run.solves()  # what is counted starts anew
+        train_epoch(run, timed.optimizer)
+        counts = run.solves()
+        if counts is not None:
+            iterations = run.num_batches * (counts["forward_steps"] + counts["backward_steps"])
     batches = list(run.batches(0))
     matrices, item = traffic.matrices_of(run, batches), run.problem.dtype.itemsize
     each = iterations / len(batches) if iterations else 0
@@ -293,24 +291,13 @@ def bytes_of(timed: Timed, width: int) -> dict[str, Any]:
     if matrices:
         found |= {
             "product_ms": traffic.product_ms(matrices, width),
-            "product_moved": sum(traffic.product_bytes(A, width, item) for A in matrices) / len(matrices),
-            "product_gathered": sum(traffic.product_bytes(A, width, item, True) for A in matrices) / len(matrices),
+            "product_moved": fmean(traffic.product_bytes(A, width, item) for A in matrices),
+            "product_gathered": fmean(traffic.product_bytes(A, width, item, True) for A in matrices),
             "dense_ms": traffic.dense_ms(matrices, width),
         }
     if iterations:
         found["iteration_ms"] = traffic.iteration_ms(run, matrices)
     return found
-
-
-def _iterations(timed: Timed) -> float | None:
-    """Iterations of both solves in one epoch; None where nothing is solved."""
-    run = timed.run
-    if run is None or timed.optimizer is None or not run.problem.model.recurrent:
-        return None
-    run.solves()
-    train_epoch(run, timed.optimizer)
-    counts = run.solves()
-    return None if counts is None else run.num_batches * (counts["forward_steps"] + counts["backward_steps"])
 
 
 @dataclass(frozen=True)
@@ -345,26 +332,22 @@ def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:
 
 
 def _row(r: SpeedRecord, group: Mapping[Line, SpeedRecord]) -> SpeedRow:
-    line = r.line
-    copy, pyg, full = (group.get(Line(method)) for method in (COPY, PYG, FULL))
-    rival = group.get(dataclasses.replace(line, method=rival_of(line.method, [other.method for other in group]) or ""))
-    device = group.get(Line(line.method)) if line.tier != "device" or line.redraw else None
-    rate = copy.rate if copy else None
+    line, ms = r.line, {other: record.ms for other, record in group.items()}
+    rival = dataclasses.replace(line, method=rival_of(line.method, [other.method for other in group]) or "")
+    copied = group[Line(COPY)].rate if Line(COPY) in group else None
+    full = ms.get(Line(FULL))
+    varied = line.tier != "device" or line.redraw
     return SpeedRow(
         record=r,
-        vs_pyg=_over(r.ms, _ms(pyg)),
-        vs_full=_over(r.ms, _ms(full)) if line.method != PYG else None,
-        vs_work=_over(r.ms, (r.nnz_share or 0) * (_ms(full) or 0)) if not r.iterations else None,
-        vs_rival=_over(r.ms, _ms(rival)),
-        of_device=_over(_ms(device), r.ms),
-        of_copy=_over(r.rate, rate),
-        product_of_copy=_over(r.product_rate, rate),
+        vs_pyg=_over(r.ms, ms.get(Line(PYG))),
+        vs_full=_over(r.ms, full) if line.method != PYG else None,
+        vs_work=_over(r.ms, (r.nnz_share or 0) * (full or 0)) if not r.iterations else None,
+        vs_rival=_over(r.ms, ms.get(rival)),
+        of_device=_over(ms.get(Line(line.method)), r.ms) if varied else None,
+        of_copy=_over(r.rate, copied),
+        product_of_copy=_over(r.product_rate, copied),
         vs_bound=_over(r.iteration_ms, (r.product_ms or 0) + (r.dense_ms or 0)),
     )
-
-
-def _ms(record: SpeedRecord | None) -> float | None:
-    return None if record is None else record.ms
 
 
 def _over(value: float | None, base: float | None) -> float | None:

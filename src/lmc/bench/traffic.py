@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import torch
 
-from lmc.bench.measure import fastest_ms
+from lmc.bench.epoch import fastest_ms
 from lmc.engine import Run
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Aggregation, Batch, spmm
@@ -36,10 +36,6 @@ from lmc.models.recurrent import with_tolerance
 INDEX = 4
 REPEAT = 16
 """How often a kernel is timed; the fastest call counts."""
-ITERATIONS = 16
-"""Iterations of the solves that are timed."""
-NEVER = 1e-30
-"""A tolerance that no iteration reaches."""
 COPIED = {"cuda": 2**30, "cpu": 2**28}
 """Bytes of the array whose copy is timed: much more than a cache holds."""
 
@@ -142,7 +138,7 @@ def _mean_ms(matrices: Sequence[CSR], kernel: Callable[[CSR], object]) -> float:
 def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
     """The time of one iteration of the forward solver of a recurrent model, mean over the matrices."""
     model = recurrent_model(run.problem.model)
-    endless = with_tolerance(replace(cast(Any, model.solver), max_steps=ITERATIONS), NEVER)
+    endless = with_tolerance(replace(cast(Any, model.solver), max_steps=16), 1e-30)  # no iteration reaches it
     W = model.W.detach()
     counts: list[int] = []
 

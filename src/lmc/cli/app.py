@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
-from lmc.cli.console import OneLineErrors
+from lmc.cli.console import new_app
 from lmc.heap import keep_memory
 
-ENVIRONMENT = {
+_ENVIRONMENT = {
     # Waiting threads spin by default: on cores shared with other processes small steps then take ten times as long,
     # on cores that nobody else uses nothing is gained. It is read once, when torch is first imported.
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -21,24 +21,21 @@ ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
-app = typer.Typer(
-    name="lmc",
-    cls=OneLineErrors,
-    help="Train graph neural networks on graphs too large for a full-batch step.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = new_app("lmc", "Train graph neural networks on graphs too large for a full-batch step.")
+Name = Annotated[str | None, typer.Argument(help="The one whose options are shown; by default all are listed.")]
 
 
 def main() -> None:
     """The entry point of the ``lmc`` script and of ``python -m lmc``."""
-    for name, value in ENVIRONMENT.items():
+    prepare_process()
+    app(prog_name="lmc")
+
+
+def prepare_process() -> None:
+    """Settings of the process; they have to be made before torch is imported."""
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     keep_memory()
-    app(prog_name="lmc")
 
 
 def _version(wanted: bool) -> None:
@@ -91,11 +88,7 @@ def datasets(data_dir: o.DataDir = None) -> None:
 
 
 @app.command()
-def methods(
-    name: Annotated[
-        str | None, typer.Argument(help="A method whose options are shown; by default all are listed.")
-    ] = None,
-) -> None:
+def methods(name: Name = None) -> None:
     """List the training methods, or show the options of one."""
     from lmc.cli.listing import list_methods, show_method
 
@@ -103,11 +96,7 @@ def methods(
 
 
 @app.command()
-def models(
-    name: Annotated[
-        str | None, typer.Argument(help="A model whose options are shown; by default all are listed.")
-    ] = None,
-) -> None:
+def models(name: Name = None) -> None:
     """List the models, or show the options of one."""
     from lmc.cli.listing import list_models, show_model
 
@@ -121,6 +110,11 @@ def models(
 def bench(context: typer.Context) -> None:
     """Measure speed and memory on this machine."""
     # the options of the benches come from classes that need torch, which the help of the other commands does not load
-    from lmc.cli.bench import bench_app
+    from lmc.cli.memory import Memory
+    from lmc.cli.scale import Scale
+    from lmc.cli.speed import Speed
+    from lmc.cli.study import app_of
 
-    bench_app(context.args, prog_name="lmc bench")
+    app_of([Speed, Memory, Scale], "lmc", "Measure speed and memory on this machine.")(
+        context.args, prog_name="lmc bench"
+    )

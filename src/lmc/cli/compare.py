@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lmc.bench import Contestant, compare, contestants
-from lmc.bench.compare import has_error
-from lmc.cli.console import console, error_figure, facts, file_name, percent, seconds
+from lmc.bench import Contestant, compare
+from lmc.bench.compare import Partitions, has_error, shared_parts
+from lmc.cli.console import console, error_figure, facts, file_name, number, percent, seconds
 from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model, split_spec
 from lmc.cli.train import division_facts, run_facts
@@ -46,7 +47,11 @@ def compare_command(options: Compare) -> None:
     name = split_spec(options.model)[0]
     root = options.run_dir or Path("runs") / file_name(f"compare-{graph.name}-{name}-s{options.seed}")
     folders = _folders(root, list(methods), resume)
-    entered = contestants(graph, initial, methods, folders, seed=options.seed, placement=placement)
+    entered, partitions = [], Partitions()
+    for label, method in methods.items():
+        parts = shared_parts(method, graph, options.seed, partitions)
+        run = method.bind(graph, copy.deepcopy(initial), parts, placement, seed=options.seed)
+        entered.append(Contestant(label, run, folders[label]))
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
     _train(out, entered, settings, error_every, resume)
     runs = {c.label: read_run(c.folder) for c in entered}
@@ -98,20 +103,17 @@ def _train(out: Console, entered: Sequence[Contestant], settings: Settings, erro
         runs = {c.label: read_run(c.folder) for c in entered if (c.folder / "config.json").exists()}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
     with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as stop:
-        for event in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
-            earlier = runs.get(event.label, RunRecord({}, ()))
-            before = tuple(e for e in earlier.epochs if e.epoch < event.record.epoch)
-            runs[event.label] = RunRecord(earlier.config, (*before, event.record))
-            if event.error is not None:
-                errors.setdefault(event.label, []).append(event.error)
+        for label, epoch, error in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
+            earlier = runs.get(label, RunRecord({}, ()))
+            before = tuple(e for e in earlier.epochs if e.epoch < epoch.epoch)
+            runs[label] = RunRecord(earlier.config, (*before, epoch))
+            if error is not None:
+                errors.setdefault(label, []).append(error)
             if out.is_terminal:
-                show(event.record.epoch, event.label, _table(entered, runs, errors, settings.epochs))
-            elif event.label == entered[-1].label:
-                show(event.record.epoch, _losses(runs))
-
-
-def _losses(runs: Mapping[str, RunRecord]) -> str:
-    return ", ".join(f"{label} {run.loss:.4f}" for label, run in runs.items() if run.loss is not None)
+                show(epoch.epoch, label, _table(entered, runs, errors, settings.epochs))
+            elif label == entered[-1].label:
+                losses = [f"{other} {run.loss:.4f}" for other, run in runs.items() if run.loss is not None]
+                show(epoch.epoch, ", ".join(losses))
 
 
 def _table(
@@ -120,26 +122,18 @@ def _table(
     errors: Mapping[str, Sequence[ErrorRecord]],
     epochs: int,
 ) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)  # the columns fit into 80 characters
+    caption = "gradient error: relative, against the exact gradient of the same batch; mean of the measurements"
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")  # the columns fit into 80 characters
     table.add_column("method", overflow="fold", min_width=8)
     for column in ("epoch", "loss", "val %", "test %", "best\nval %", "test\nthen", "train\ntime", "gradient\nerror"):
         table.add_column(column, justify="right", no_wrap=True)
     for c in entered:
         run = runs.get(c.label, RunRecord({}, ()))
-        scores = next((e.scores for e in reversed(run.epochs) if e.scores), {})
-        table.add_row(
-            c.label,
-            f"{run.epochs[-1].epoch if run.epochs else 0}/{epochs}",
-            "-" if run.loss is None else f"{run.loss:.4f}",
-            *(
-                percent(score).removesuffix(" %")
-                for score in (*map(scores.get, ("val", "test")), run.best_val, run.test)
-            ),
-            seconds(run.seconds),
-            _error(c, errors.get(c.label, ())),
-        )
-    table.caption = "gradient error: relative, against the exact gradient of the same batch; mean of the measurements"
-    table.caption_justify = "left"
+        last = next((e.scores for e in reversed(run.epochs) if e.scores), {})
+        scores = [percent(s).removesuffix(" %") for s in (last.get("val"), last.get("test"), run.best_val, run.test)]
+        done = f"{run.epochs[-1].epoch if run.epochs else 0}/{epochs}"
+        error = _error(c, errors.get(c.label, ()))
+        table.add_row(c.label, done, number(run.loss, 4), *scores, seconds(run.seconds), error)
     return table
 
 

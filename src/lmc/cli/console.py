@@ -1,4 +1,4 @@
-"""What the commands print: consoles, numbers, and errors that end a command in one line."""
+"""What the commands print: consoles, tables, numbers, and errors that end a command in one line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
@@ -23,8 +26,22 @@ STOPPED, REFUSED = 130, 2
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Typer exports no name for it
 
 
-class OneLineErrors(TyperGroup):
+def new_app(name: str, help: str) -> typer.Typer:
     """A group of commands whose errors are reported by :func:`reported_errors`."""
+    return typer.Typer(
+        name=name,
+        cls=OneLineErrors,
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+class OneLineErrors(TyperGroup):
+    """See :func:`new_app`."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         with reported_errors():
@@ -35,31 +52,95 @@ class OneLineErrors(TyperGroup):
             return super().invoke(ctx)
 
 
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Errors the library raises on purpose become one line and an exit code; others keep their traceback."""
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        yield
+    except Interrupted as error:
+        again = ["lmc", *sys.argv[1:], *([] if "--resume" in sys.argv else ["--resume"])]
+        err.print(f"[yellow]{escape(str(error))}[/yellow]")
+        err.print(f"continue with: [bold]{escape(shlex.join(again))}[/bold]")
+        raise typer.Exit(STOPPED) from error
+    except KeyboardInterrupt as error:
+        err.print("[yellow]stopped at once; what was saved before is kept[/yellow]")
+        raise typer.Exit(STOPPED) from error
+    except (LmcError, _UsageError) as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        text = " ".join(str(error).split()) if isinstance(error, LmcError) else _usage(error)
+        err.print(f"[red]error:[/red] {escape(text)}")
+        raise typer.Exit(REFUSED) from error
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the options, with the way to options of a method or a model, which are no flags."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    if type(error).__name__ == "NoSuchOption":
+        return (
+            f"{text}: `{error.ctx.command_path} --help` lists the options; those of a method or a model follow its "
+            "name, e.g. --method lmc:alpha=0.4 --model gcn:layers=3 (see `lmc methods lmc`, `lmc models gcn`)"
+        )
+    return f"{text}: see `{error.ctx.command_path} --help`" if error.ctx else text
+
+
 def console() -> Console:
     """Standard output, at least 140 columns wide where it is not a terminal."""
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, width=max(out.width, 140))
 
 
-@contextmanager
-def reported_errors() -> Iterator[None]:
-    """Errors the library raises on purpose become one line and an exit code; others keep their traceback."""
-    try:
-        yield
-    except Interrupted as error:
-        _report(f"[yellow]{_plain(str(error))}[/yellow]", f"continue with: [bold]{_plain(_again())}[/bold]")
-        raise typer.Exit(STOPPED) from error
-    except KeyboardInterrupt as error:
-        _report("[yellow]stopped at once; what was saved before is kept[/yellow]")
-        raise typer.Exit(STOPPED) from error
-    except LmcError as error:
-        _report(f"[red]error:[/red] {_plain(' '.join(str(error).split()))}")
-        raise typer.Exit(REFUSED) from error
-    except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            raise
-        _report(f"[red]error:[/red] {_plain(_usage(error))}")
-        raise typer.Exit(REFUSED) from error
+def facts(rows: Sequence[tuple[str, str]]) -> Table:
+    """Names and values in two columns."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, escape(value))
+    return grid
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text, for the console and for markdown pages.
+
+    Args:
+        rows: one text for each column; "-" stands for no value, **bold** for the best value of a row.
+        caption: what the columns mean.
+        named: how many of the first columns are names, which are aligned to the left.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    named: int = 1
+
+    def rich(self) -> Table:
+        """The table for the console; bold values have a star for terminals without bold type."""
+        table = Table(caption=self.caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=0)
+        for k, header in enumerate(self.headers):
+            is_name = k < self.named
+            table.add_column(escape(header), justify="left" if is_name else "right", no_wrap=is_name, overflow="fold")
+        for row in self.rows:
+            table.add_row(*[f"[bold]{v.strip('*')}*[/bold]" if v.startswith("**") else v for v in row])
+        return table
+
+    def markdown(self) -> str:
+        """The table as markdown, with its caption below."""
+        lines = ["| " + " | ".join(row) + " |" for row in (self.headers, ["---"] * len(self.headers), *self.rows)]
+        return "\n".join([*lines, "", self.caption]) + "\n"
+
+    def without_empty(self) -> TextTable:
+        """The table without the columns in which no row has a value."""
+        kept = [k for k in range(len(self.headers)) if any(row[k] != "-" for row in self.rows)]
+        rows = [[row[k] for k in kept] for row in self.rows]
+        return TextTable([self.headers[k] for k in kept], rows, self.caption, self.named)
+
+
+def number(value: float | None, digits: int, unit: float = 1) -> str:
+    """A number of units with so many decimals."""
+    return "-" if value is None else f"{value / unit:,.{digits}f}"
 
 
 def percent(share: float | None) -> str:
@@ -67,22 +148,42 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
-def seconds(value: float) -> str:
-    """A duration."""
-    return f"{value:.2f} s" if value < 100 else f"{value / 60:.1f} min"
+def share(value: float | None) -> str:
+    """A share as a percentage with few decimals."""
+    return "-" if value is None else f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
-def size(count: int) -> str:
-    """A number of bytes."""
-    for unit, factor, digits in (("GB", 1e9, 2), ("MB", 1e6, 1)):
-        if count >= factor:
-            return f"{count / factor:.{digits}f} {unit}"
-    return f"{count / 1e3:.1f} kB"
+def ratio(value: float | None) -> str:
+    """A ratio of two times."""
+    return number(value, 2 if value is None or value >= 1 else 3)
 
 
 def error_figure(value: float | None) -> str:
     """A relative error."""
     return "-" if value is None else f"{value:.4f}" if value >= 1e-3 else f"{value:.1e}"
+
+
+def seconds(value: float) -> str:
+    """A duration."""
+    return f"{value:.2f} s" if value < 100 else f"{value / 60:.1f} min"
+
+
+def milliseconds(value: float | None) -> str:
+    """Milliseconds, with fewer decimals for longer times."""
+    return number(value, 0 if value is None or value >= 100 else 2 if value >= 1 else 3)
+
+
+def megabytes(count: float | None) -> str:
+    """Bytes as megabytes."""
+    return number(count, 1, 1e6)
+
+
+def size(count: int) -> str:
+    """Bytes in a unit that suits their number."""
+    for unit, factor, digits in (("GB", 1e9, 2), ("MB", 1e6, 1)):
+        if count >= factor:
+            return f"{count / factor:.{digits}f} {unit}"
+    return f"{count / 1e3:.1f} kB"
 
 
 def device_name(device: torch.device) -> str:
@@ -97,41 +198,3 @@ def device_name(device: torch.device) -> str:
 def file_name(label: str) -> str:
     """A label as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9._=@-]+", "_", label).strip("._") or "run"
-
-
-def facts(rows: Sequence[tuple[str, str]]) -> Table:
-    """Names and values in two columns."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in rows:
-        grid.add_row(name, _plain(value))
-    return grid
-
-
-def _again() -> str:
-    """The command that continues this one."""
-    given = sys.argv[1:]
-    return shlex.join(["lmc", *given, *([] if "--resume" in given else ["--resume"])])
-
-
-def _usage(error: Any) -> str:
-    """What is wrong with the options, with the way to options of a method or a model, which are no flags."""
-    text = " ".join(error.format_message().split()).rstrip(".")
-    if type(error).__name__ == "NoSuchOption":
-        return (
-            f"{text}: `{error.ctx.command_path} --help` lists the options; those of a method or a model follow its "
-            "name, e.g. --method lmc:alpha=0.4 --model gcn:layers=3 (see `lmc methods lmc`, `lmc models gcn`)"
-        )
-    return f"{text}: see `{error.ctx.command_path} --help`" if error.ctx else text
-
-
-def _plain(text: str) -> str:
-    """Text in which [brackets] are not markup."""
-    return text.replace("[", "\\[")
-
-
-def _report(*lines: str) -> None:
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
-    for line in lines:
-        err.print(line)

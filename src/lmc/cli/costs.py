@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import torch
 import typer
 
 from lmc.bench.epoch import Setup
-from lmc.cli.lists import parse_list
-from lmc.cli.study import C, Hidden, Layers, R, Seed, Study, device_text
-from lmc.errors import ConfigError
+from lmc.cli.lists import parse_words
+from lmc.cli.study import C, Dropout, Hidden, Layers, R, Seed, Study
 
 AutoDataset = Annotated[
     str, typer.Argument(help="Name or path; auto: arxiv-like on a GPU, arxiv-like@0.1 on a CPU.", show_default="auto")
@@ -25,7 +23,6 @@ Repeat = Annotated[int | None, typer.Option(help="Epochs to take the median of."
 Warmup = Annotated[int | None, typer.Option(help="Epochs before them.", show_default="1; on a GPU 3")]
 
 RIVALS = "gas,lmc:alpha=1:score=1,cmc"
-TIERS = ("device", "host", "disk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,41 +33,29 @@ class CostStudy(Study[C, R]):
 
     hidden: Hidden = 256
     layers: Layers = 3
-    dropout: Annotated[float, typer.Option(help="Dropout rate between layers.")] = 0.5
+    dropout: Dropout = 0.5
     norm: Annotated[str, typer.Option(help="none, layer or batch.")] = "none"
     seed: Seed = 0
 
     def setup_with(self, repeat: int | None = None, warmup: int | None = None, precision: str = "float32") -> Setup:
         """The shape of the models and how often they are timed; by default more often on a GPU."""
-        on_gpu = self.on.type == "cuda"
-        return Setup(
-            hidden=self.hidden,
-            layers=self.layers,
-            dropout=self.dropout,
-            norm=None if self.norm == "none" else self.norm,
-            seed=self.seed,
-            warmup=warmup if warmup is not None else 3 if on_gpu else 1,
-            repeat=repeat if repeat is not None else 20 if on_gpu else 3,
-            precision=precision,
-        )
+        often = {"warmup": 3, "repeat": 20} if self.on.type == "cuda" else {"warmup": 1, "repeat": 3}
+        often |= {name: n for name, n in (("warmup", warmup), ("repeat", repeat)) if n is not None}
+        norm = None if self.norm == "none" else self.norm
+        return Setup(self.hidden, self.layers, self.dropout, norm, seed=self.seed, precision=precision, **often)
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"device": device_text(self.on, self.tf32)}
+        return super().settings() | {"device": self.device_text}
 
-    def model_text(self) -> str:
-        """The GCN in words."""
-        return f"GCN, {self.layers} layers of {self.hidden}, dropout {self.dropout:g}"
+    def facts(self) -> list[tuple[str, str]]:
+        return [*super().facts(), ("model", f"GCN, {self.layers} layers of {self.hidden}, dropout {self.dropout:g}")]
+
+    def parse_tiers(self, text: str | None) -> list[str]:
+        """The tiers; on a CPU the device is the host."""
+        default = "device,host,disk" if self.on.type == "cuda" else "device,disk"
+        return parse_words(text or default, "--tiers", ("device", "host", "disk"))
 
 
 def epochs_text(setup: Setup) -> str:
     """How often is timed, in words."""
     return f"median of {setup.repeat} epochs after {setup.warmup}; training steps with Adam, no evaluation"
-
-
-def parse_tiers(text: str | None, device: torch.device) -> list[str]:
-    """The tiers; on a CPU the device is the host."""
-    tiers = parse_list(text or ",".join(TIERS if device.type == "cuda" else ("device", "disk")), "--tiers", str)
-    unknown = [tier for tier in tiers if tier not in TIERS]
-    if unknown:
-        raise ConfigError(f"expected tiers of {', '.join(TIERS)} (got {', '.join(unknown)})")
-    return tiers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from lmc.cli.spec import parse_methods, split_spec
@@ -20,19 +21,29 @@ def parse_list(text: str, flag: str, read: Callable[[str], T]) -> list[T]:
     return values
 
 
-def positive(flag: str) -> Callable[[str], float]:
-    """A reader of positive numbers."""
+def parse_words(text: str, flag: str, known: Sequence[str]) -> list[str]:
+    """Comma-separated words out of ``known``, at least one and each once."""
+    words = parse_list(text, flag, str)
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise ConfigError(f"expected {flag.strip('-')} of {', '.join(known)} (got {', '.join(unknown)})")
+    return words
 
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"expected positive numbers for {flag} (got {text!r})")
-        return value
 
-    return read
+def parse_numbers(text: str, flag: str) -> list[float]:
+    """Comma-separated positive numbers, at least one and each once."""
+    return parse_list(text, flag, lambda part: positive(part, flag))
+
+
+def positive(text: str, flag: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ConfigError(f"expected positive numbers for {flag} (got {text!r})")
+    return value
 
 
 def at_least_one(flag: str, text: object) -> int:
@@ -44,18 +55,18 @@ def at_least_one(flag: str, text: object) -> int:
 
 def parse_configs(text: str) -> list[str]:
     """``"80/40, 80/10"`` -> ["80/40", "80/10"]: parts of the graph and parts in a batch."""
-    names = [f"{parts}/{clusters}" for parts, clusters in map(parse_config, text.split(","))]
+    names = ["{parts}/{clusters}".format(**division(part)) for part in text.split(",")]
     if len(set(names)) < len(names):
         raise ConfigError(f"expected every division once in --configs (got {text!r}): drop one")
     return names
 
 
-def parse_config(text: str) -> tuple[int, int]:
-    """``"80/40"`` -> (80, 40)."""
-    parts, _, clusters = text.strip().partition("/")
+def division(config: str) -> dict[str, int]:
+    """``"80/40"`` -> {"parts": 80, "clusters": 40}."""
+    parts, _, clusters = config.strip().partition("/")
     if not (parts.isdigit() and clusters.isdigit()):
-        raise ConfigError(f"expected configs as parts/clusters, e.g. 80/40,80/10 (got {text.strip()!r})")
-    return int(parts), int(clusters)
+        raise ConfigError(f"expected configs as parts/clusters, e.g. 80/40,80/10 (got {config.strip()!r})")
+    return {"parts": int(parts), "clusters": int(clusters)}
 
 
 def methods_in(config: str, text: str, **shared: object) -> dict[str, Method]:
@@ -63,8 +74,7 @@ def methods_in(config: str, text: str, **shared: object) -> dict[str, Method]:
     own = [spec for spec in text.split(",") if {"parts", "clusters"} & split_spec(spec)[1].keys()]
     if own:
         raise ConfigError(f"expected methods without parts and clusters (got {', '.join(own)}): use --configs")
-    parts, clusters = parse_config(config)
-    return parse_methods(text, parts=parts, clusters=clusters, **shared)
+    return parse_methods(text, **division(config), **shared)
 
 
 def first_of(labels: Iterable[str], name: str) -> str | None:

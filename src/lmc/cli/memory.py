@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from lmc.bench.epoch import WHOLE
 from lmc.bench.memory import MemoryCell, MemoryRecord, measure_cell
-from lmc.cli.costs import AutoDataset, CostStudy, SomeConfigs, Tiers, parse_tiers
-from lmc.cli.lists import methods_in, parse_config, parse_configs
+from lmc.cli.console import TextTable, megabytes
+from lmc.cli.costs import AutoDataset, CostStudy, SomeConfigs, Tiers
+from lmc.cli.lists import division, methods_in, parse_configs
 from lmc.cli.spec import parse_method
 from lmc.cli.study import GraphStudy, Methods
-from lmc.cli.tables import TextTable, megabytes
 from lmc.methods import ClusterMethod, HistoryMethod, Method
 from lmc.report import Panel, rows_figure
 
@@ -20,6 +20,10 @@ CAPTION = (
     "training device; on host, on disk: between steps there; measured (predicted as --dry-run does, before anything is "
     "made); error: of the prediction; total: lives + step, measured"
 )
+HEADERS = (
+    "method", "parts/clusters", "tier", "core", "halo", "step (predicted)", "error", "lives (predicted)", "error",
+    "on host (predicted)", "on disk (predicted)", "total",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +43,20 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
     def cells(self) -> list[MemoryCell]:
         """Every method in every division and on every tier that it has."""
         self.setup_with()
-        configs, tiers = parse_configs(self.configs or "80/40,80/10,80/1"), parse_tiers(self.tiers, self.on)
-        cells = []
-        for label, method in methods_in(configs[0], self.methods).items():
-            for config in configs if isinstance(method, ClusterMethod) else (WHOLE,):
-                mine = tiers if isinstance(method, HistoryMethod) else ("device",)
-                cells += [MemoryCell(label, config, tier) for tier in mine]
+        configs, tiers = parse_configs(self.configs or "80/40,80/10,80/1"), self.parse_tiers(self.tiers)
+        cells = [
+            MemoryCell(label, config, tier)
+            for label, method in methods_in(configs[0], self.methods).items()
+            for config in (configs if isinstance(method, ClusterMethod) else [WHOLE])
+            for tier in (tiers if isinstance(method, HistoryMethod) else ["device"])
+        ]
         for cell in cells:
             self.method_of(cell)
         return cells
 
     def method_of(self, cell: MemoryCell) -> Method:
         """The method of a line."""
-        if cell.config == WHOLE:
-            return parse_method(cell.method)
-        parts, clusters = parse_config(cell.config)
-        return parse_method(cell.method, parts=parts, clusters=clusters)
-
-    def facts(self) -> list[tuple[str, str]]:
-        return [*super().facts(), ("model", self.model_text())]
+        return parse_method(cell.method, **({} if cell.config == WHOLE else division(cell.config)))
 
     def measure(self, cell: MemoryCell) -> list[MemoryRecord]:
         return [measure_cell(self.graph, cell, self.method_of(cell), self.setup_with(), self.on)]
@@ -68,20 +67,9 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
         return f"{_name(record)}: a step of {megabytes(record.step)} MB ({text})"
 
     def tables(self, records: Sequence[MemoryRecord]) -> list[TextTable]:
-        headers = ["method", "parts/clusters", "tier", "core", "halo", "step (predicted)", "error", "lives (predicted)"]
-        headers += ["error", "on host (predicted)", "on disk (predicted)", "total"]
-        rows = []
-        for r in records:
-            line = [r.method, r.config, r.tier, f"{r.core:,}", f"{r.halo:,}"]
-            line += [_both(r.step, r.predicted_step), _error(r.step_error)]
-            line += [_both(r.lives, r.predicted_lives), _error(r.lives_error)]
-            predicted = r.predicted_away or {}
-            line += [_both(r.away.get(tier), predicted.get(tier)) for tier in ("host", "disk")]
-            rows.append([*line, megabytes(r.peak)])
-        return [TextTable(headers, rows, CAPTION).without_empty()]
+        return [TextTable(HEADERS, [_row(r) for r in records], CAPTION).without_empty()]
 
     def figure(self, records: Sequence[MemoryRecord]) -> Figure:
-
         def panel(title: str, field: str) -> Panel:
             names = (field, f"predicted_{field}")
             found = [[None if (v := getattr(r, k)) is None else v / 1e6 for r in records] for k in names]
@@ -94,6 +82,14 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
 
 def _name(r: MemoryRecord) -> str:
     return " ".join([r.method, *([r.config] if r.config != WHOLE else []), *([r.tier] if r.tier != "device" else [])])
+
+
+def _row(r: MemoryRecord) -> list[str]:
+    row = [r.method, r.config, r.tier, f"{r.core:,}", f"{r.halo:,}"]
+    row += [_both(r.step, r.predicted_step), _error(r.step_error)]
+    row += [_both(r.lives, r.predicted_lives), _error(r.lives_error)]
+    row += [_both(r.away.get(tier), (r.predicted_away or {}).get(tier)) for tier in ("host", "disk")]
+    return [*row, megabytes(r.peak)]
 
 
 def _both(measured: int | None, predicted: int | None) -> str:

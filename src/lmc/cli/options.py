@@ -5,7 +5,7 @@ Nothing here imports torch when the module is loaded, so that ``lmc --help`` is 
 
 # Annotations are not postponed in this file: the fields become command-line options, and Typer reads their types.
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lmc.stores import Placement
     from lmc.train import Settings
 
-T = TypeVar("T", bound="Training")
+T = TypeVar("T")
 
 
 def _under(heading: str) -> Callable[[str, str], Any]:
@@ -157,8 +157,12 @@ class Compare(Training):
     ] = None
 
 
-def takes(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """A command whose options are the fields of a dataclass, and which takes one of these."""
+def takes(options: type[T], last: Collection[str] = ()) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """A command whose options are the fields of a dataclass, and which takes one of these.
+
+    Args:
+        last: fields that the help lists after all others.
+    """
 
     def decorate(command: Callable[[T], None]) -> Callable[..., None]:
         @wraps(command)
@@ -166,7 +170,8 @@ def takes(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., Non
             command(options(**given))
 
         parameters = inspect.signature(options).parameters.values()
-        run.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
+        ordered = sorted(parameters, key=lambda p: p.name in last)
+        run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -9,14 +9,13 @@ import typer
 from matplotlib.figure import Figure
 
 import lmc.data
-from lmc.bench.epoch import WHOLE, Setup
+from lmc.bench.epoch import FULL, WHOLE, Setup
 from lmc.bench.scale import ScaleCell, ScaleRecord, Sizes, measure_cell, over_clusters, over_sizes, slope
-from lmc.bench.speed import FULL
+from lmc.cli.console import TextTable, megabytes, milliseconds, ratio, share
 from lmc.cli.costs import RIVALS, CostStudy, Repeat, Warmup, epochs_text
-from lmc.cli.lists import at_least_one, methods_in, parse_config, parse_list, positive
+from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
 from lmc.cli.spec import parse_method
 from lmc.cli.study import Methods
-from lmc.cli.tables import TextTable, megabytes, milliseconds, ratio, share
 from lmc.data import lookalikes
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -29,6 +28,10 @@ CAPTION = (
     "the graph's; time / work: time over (non-zeros x full-batch time); MB: peak of a step, what lives between steps "
     "on the device, and both"
 )
+HEADERS = (
+    "edges", "method", "parts/clusters", "steps", "ms / epoch", "ms / M edges", "time / full", "non-zeros",
+    "time / work", "halo/core", "step MB", "between MB", "peak MB",
+)  # fmt: skip
 SLOPES = "the powers p of time ~ edges^p and of memory ~ edges^p, the least-squares line through the logarithms"
 
 
@@ -61,7 +64,7 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
     def sizes(self) -> Sizes:
         """The graphs and divisions that are measured."""
         default = "0.125,0.315,0.794,2" if self.on.type == "cuda" else "0.02,0.05,0.13,0.32"
-        scales = sorted(parse_list(self.scales or default, "--scales", positive("--scales")))
+        scales = sorted(parse_numbers(self.scales or default, "--scales"))
         sweep = parse_list(self.sweep, "--sweep", lambda text: at_least_one("--sweep", text))
         parts, clusters = at_least_one("--parts", self.parts), at_least_one("--clusters", self.clusters)
         methods = methods_in(f"{max(parts, clusters)}/{clusters}", self.methods, partition=self.partition)
@@ -91,11 +94,8 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         return super().settings() | {"graph": self.dataset, "clusters": self.clusters, "at": self.sizes.at}
 
     def facts(self) -> list[tuple[str, str]]:
-        return [
-            ("graph", f"{self.dataset} at {', '.join(f'{scale:g}' for scale in self.sizes.scales)}"),
-            ("model", self.model_text()),
-            ("time", epochs_text(self.setup)),
-        ]
+        graph = f"{self.dataset} at {', '.join(f'{scale:g}' for scale in self.sizes.scales)}"
+        return [("graph", graph), *super().facts(), ("time", epochs_text(self.setup))]
 
     def measure(self, cell: ScaleCell) -> list[ScaleRecord]:
         return [measure_cell(self._graph(cell.scale), cell, self.method_of(cell), self.setup, self.on)]
@@ -108,15 +108,15 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         """The method of a line."""
         if cell.config == WHOLE:
             return FullBatch()
-        parts, clusters = parse_config(cell.config)
-        return parse_method(cell.method, parts=parts, clusters=clusters, partition=self.partition)
+        return parse_method(cell.method, **division(cell.config), partition=self.partition)
 
     def describe(self, record: ScaleRecord) -> str:
         r, config = record, "" if record.config == WHOLE else f" {record.config}"
         return f"{r.edges:,} edges, {r.method}{config}: {milliseconds(r.ms)} ms, {megabytes(r.peak)} MB"
 
     def tables(self, records: Sequence[ScaleRecord]) -> list[TextTable]:
-        tables = [costs_table(records)]
+        full = {r.scale: r.ms for r in records if r.method == FULL}
+        tables = [TextTable(HEADERS, [_row(r, full.get(r.scale)) for r in records], CAPTION, named=2)]
         slopes = slopes_of(over_sizes(records, self.saved()["clusters"]))
         if slopes:
             tables.append(TextTable(["method", "time", "step memory", "memory between steps"], slopes, SLOPES))
@@ -150,20 +150,13 @@ class OneGraph:
         return self._kept[scale]
 
 
-def costs_table(records: Sequence[ScaleRecord]) -> TextTable:
-    """Times and memory."""
-    headers = ["edges", "method", "parts/clusters", "steps", "ms / epoch", "ms / M edges", "time / full", "non-zeros"]
-    headers += ["time / work", "halo/core", "step MB", "between MB", "peak MB"]
-    full = {r.scale: r.ms for r in records if r.method == FULL}
-    rows = []
-    for r in records:
-        line = [f"{r.edges:,}", r.method, r.config, str(r.steps), milliseconds(r.ms), milliseconds(r.ms_per_million)]
-        over = r.ms / full[r.scale] if r.scale in full else None
-        line += [ratio(over), share(r.entries)]
-        line.append(ratio(over / r.entries if over is not None and r.entries else None))
-        line += [f"{r.halo_ratio:.2f}", megabytes(r.step), megabytes(r.lives), megabytes(r.peak)]
-        rows.append(line)
-    return TextTable(headers, rows, CAPTION, named=2)
+def _row(r: ScaleRecord, full_ms: float | None) -> list[str]:
+    """The cells of a line; ``full_ms``: an epoch of the full batch on the same graph."""
+    over = None if full_ms is None else r.ms / full_ms
+    work = over / r.entries if over is not None and r.entries else None
+    times = [str(r.steps), milliseconds(r.ms), milliseconds(r.ms_per_million), ratio(over), share(r.entries)]
+    memory = [megabytes(count) for count in (r.step, r.lives, r.peak)]
+    return [f"{r.edges:,}", r.method, r.config, *times, ratio(work), f"{r.halo_ratio:.2f}", *memory]
 
 
 def slopes_of(sizes: Mapping[str, Sequence[ScaleRecord]]) -> list[list[str]]:

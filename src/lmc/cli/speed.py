@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from lmc.bench.epoch import MODELS, Setup
 from lmc.bench.speed import COPY, Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
-from lmc.cli.costs import RIVALS, AutoDataset, CostStudy, Repeat, SomeConfigs, Tiers, Warmup, epochs_text, parse_tiers
-from lmc.cli.lists import first_of, methods_in, parse_config, parse_configs, parse_list
+from lmc.cli.console import TextTable, milliseconds, number, ratio, share
+from lmc.cli.costs import RIVALS, AutoDataset, CostStudy, Repeat, SomeConfigs, Tiers, Warmup, epochs_text
+from lmc.cli.lists import division, first_of, methods_in, parse_configs, parse_list, parse_words
 from lmc.cli.spec import parse_method
 from lmc.cli.study import GraphStudy, Methods
-from lmc.cli.tables import TextTable, milliseconds, number, ratio, share
 from lmc.errors import ConfigError
 from lmc.methods import METHODS, ClusterMethod, HistoryMethod, Method
 from lmc.report import Panel, rows_figure
@@ -73,24 +73,12 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
     @cached_property
     def course(self) -> Course:
         """What is timed."""
-        models = parse_list(self.models, "--models", str)
-        unknown = [name for name in models if name not in MODELS]
-        if unknown:
-            raise ConfigError(f"expected models of {', '.join(MODELS)} (got {', '.join(unknown)})")
-        on_gpu = self.on.type == "cuda"
-        configs = parse_configs(self.configs or ("80/40,80/10,80/1" if on_gpu else "80/40,80/10"))
+        models = parse_words(self.models, "--models", MODELS)
+        configs = parse_configs(self.configs or ("80/40,80/10,80/1" if self.on.type == "cuda" else "80/40,80/10"))
         labels = {model: labels_for(model, methods_in(configs[0], self.methods)) for model in models}
-        varied_in = "80/10" if "80/10" in configs else configs[0]
-        return Course(
-            models,
-            labels,
-            configs,
-            self.pyg,
-            parse_tiers(self.tiers, self.on),
-            self.redraw,
-            self._varied(models[0], labels[models[0]]),
-            parse_configs(self.tier_configs or varied_in),
-        )
+        varied, tiers = self._varied(models[0], labels[models[0]]), self.parse_tiers(self.tiers)
+        varied_in = parse_configs(self.tier_configs or ("80/10" if "80/10" in configs else configs[0]))
+        return Course(models, labels, configs, self.pyg, tiers, self.redraw, varied, varied_in)
 
     def _varied(self, model: str, labels: Sequence[str]) -> list[str]:
         """The methods for other tiers and redrawn batches; by default LMC, else the first that keeps histories."""
@@ -119,15 +107,11 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
 
     def method_of(self, cell: SpeedCell, line: Line) -> Method:
         """The method of a line."""
-        parts, clusters = parse_config(cell.config)
-        return parse_method(line.method, parts=parts, clusters=clusters, redraw=line.redraw or None)
+        return parse_method(line.method, **division(cell.config), redraw=line.redraw or None)
 
     def facts(self) -> list[tuple[str, str]]:
-        return [
-            *super().facts(),
-            ("models", f"{', '.join(self.course.models)}; layers of {self.hidden}, dropout {self.dropout:g}"),
-            ("time", epochs_text(self.setup)),
-        ]
+        models = f"{', '.join(self.course.models)}; layers of {self.hidden}, dropout {self.dropout:g}"
+        return [*GraphStudy.facts(self), ("models", models), ("time", epochs_text(self.setup))]
 
     def measure(self, cell: SpeedCell) -> list[SpeedRecord]:
         course = self.course
@@ -145,12 +129,13 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
 
     def figure(self, records: Sequence[SpeedRecord]) -> Figure:
         rows, saved = speed_rows(records), self.saved()
+        copied, products = [row.of_copy for row in rows], [row.product_of_copy for row in rows]
         panels = [
             Panel("milliseconds an epoch", [row.record.ms for row in rows], log=True),
             Panel(
                 "bytes a second over those of a copy",
-                [row.of_copy for row in rows],
-                [row.product_of_copy for row in rows],
+                copied,
+                products,
                 "the sparse product alone",
                 limit=1.0,
                 numbers=False,
@@ -186,9 +171,9 @@ def times_table(rows: Sequence[SpeedRow]) -> TextTable:
     smaller = any(row.record.turn > 1 for row in rows)
     cells = []
     for row in rows:
-        r, is_method = row.record, not row.record.line.is_baseline
-        line = [r.model, r.method, r.config, r.tier if is_method else "-"]
-        line += ["-" if not is_method else "redrawn" if r.redraw else "fixed", str(r.steps), milliseconds(r.ms)]
+        r = row.record
+        kind = ["-", "-"] if r.line.is_baseline else [r.tier, "redrawn" if r.redraw else "fixed"]
+        line = [r.model, r.method, r.config, *kind, str(r.steps), milliseconds(r.ms)]
         line += [ratio(row.vs_pyg), ratio(row.vs_full), share(r.nnz_share), ratio(row.vs_work), ratio(row.vs_rival)]
         line += [share(row.of_device), number(r.step_mb, 1), number(r.resident_mb, 1), number(r.halo_ratio, 2)]
         cells.append([*line, str(r.turn) if smaller else "-", "-" if r.in_turn else "one by one"])
@@ -200,18 +185,11 @@ def bytes_table(rows: Sequence[SpeedRow], copies: Sequence[float]) -> TextTable:
     headers = ["model", "line", "product ms", "GB/s", "of copy", "gathered GB/s", "epoch GB", "GB/s", "of copy"]
     headers += ["iterations", "iteration ms", "time / bound"]
     cells = []
-    for row in rows:
+    for row in (row for row in rows if row.record.moved is not None):
         r = row.record
-        if r.moved is None:
-            continue
-        gathered = r.product_gathered / r.product_ms * 1e3 if r.product_gathered and r.product_ms else None
-        line = [r.model, f"{r.config}, {r.line}", milliseconds(r.product_ms), _giga(r.product_rate)]
-        line += [share(row.product_of_copy), _giga(gathered), f"{r.moved / 1e9:,.3f}", _giga(r.rate)]
-        line += [share(row.of_copy), number(r.iterations, 0), milliseconds(r.iteration_ms), ratio(row.vs_bound)]
-        cells.append(line)
+        line = [r.model, f"{r.config}, {r.line}", milliseconds(r.product_ms), number(r.product_rate, 1, 1e9)]
+        line += [share(row.product_of_copy), number(r.gathered_rate, 1, 1e9), number(r.moved, 3, 1e9)]
+        line += [number(r.rate, 1, 1e9), share(row.of_copy), number(r.iterations, 0), milliseconds(r.iteration_ms)]
+        cells.append([*line, ratio(row.vs_bound)])
     bandwidth = ", ".join(f"{rate / 1e9:,.1f}" for rate in copies)
     return TextTable(headers, cells, f"copy: {bandwidth} GB/s, group by group; {BYTES}", named=2).without_empty()
-
-
-def _giga(rate: float | None) -> str:
-    return number(None if rate is None else rate / 1e9, 1)

@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,9 @@ import typer
 from rich.console import Console
 
 import lmc.data
-from lmc.bench.measure import matmul_precision
-from lmc.cli.console import STOPPED, console, device_name, facts, file_name
-from lmc.cli.tables import TextTable
+from lmc.bench.epoch import matmul_precision
+from lmc.cli.console import STOPPED, TextTable, console, device_name, facts, file_name, new_app
+from lmc.cli.options import takes
 from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import Graph
 from lmc.report import save
@@ -50,6 +50,7 @@ Dropout = Annotated[float, typer.Option(help="Dropout rate between layers.")]
 Seed = Annotated[int, typer.Option(help="Seed of parameters, partition and batches.")]
 Hidden = Annotated[int, typer.Option(help="Width of the hidden layers.")]
 Layers = Annotated[int, typer.Option(help="Number of layers.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with graphs.", show_default=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +92,9 @@ class Study(ABC, Generic[C, R]):
         """The settings that all lines of a folder share."""
         return {"device": self.on.type} | {name: getattr(self, name) for name in self.shared}
 
-    @abstractmethod
     def facts(self) -> list[tuple[str, str]]:
         """What is measured, shown before the first cell."""
+        return []
 
     @abstractmethod
     def measure(self, cell: C) -> Sequence[R]:
@@ -111,7 +112,7 @@ class Study(ABC, Generic[C, R]):
         """The figure of all lines."""
         return None
 
-    def missing(self, records: Sequence[R]) -> str:
+    def missing(self) -> str:
         """What is shown where there is no table yet."""
         return "no cell is done yet"
 
@@ -123,6 +124,12 @@ class Study(ABC, Generic[C, R]):
     def on(self) -> torch.device:
         """The device that is measured."""
         return check_device(self.device)
+
+    @property
+    def device_text(self) -> str:
+        """The device in words, with the precision of its products."""
+        products = "TF32" if self.tf32 and self.on.type == "cuda" else "float32"
+        return f"{device_name(self.on)}, {products} products, torch {torch.__version__}"
 
     @cached_property
     def folder(self) -> Path:
@@ -149,9 +156,6 @@ class Study(ABC, Generic[C, R]):
         cells = self.cells()
         with matmul_precision(self.on, self.tf32):
             self._open(self.settings())
-            done = len(cells) - len(self.left(cells))
-            lines = [("device", device_text(self.on, self.tf32)), ("cells", f"{len(cells)}, of which {done} are done")]
-            self.out.print(facts([*self.facts(), *lines, ("run folder", str(self.folder))]))
             left, interrupted = self._work(cells, started)
         self._show()
         if left:
@@ -160,10 +164,6 @@ class Study(ABC, Generic[C, R]):
             self.out.print(f"{program} {shlex.join(sys.argv[1:])}", soft_wrap=True, markup=False)
         if interrupted:
             raise typer.Exit(STOPPED)
-
-    def read(self) -> list[R]:
-        """The lines that are written."""
-        return read_records(self._file("jsonl"), self.record)
 
     def saved(self) -> Mapping[str, Any]:
         """The settings of the folder; empty where there are none yet."""
@@ -176,14 +176,11 @@ class Study(ABC, Generic[C, R]):
             )
         return saved
 
-    def left(self, cells: Sequence[C]) -> list[C]:
-        """The cells without a line, in their order."""
-        names = [f.name for f in fields(self.cell)]
-        done = {self.cell(**{name: getattr(record, name) for name in names}) for record in self.read()}
-        return [cell for cell in cells if cell not in done]
-
     def _file(self, kind: str) -> Path:
         return self.folder / f"{self.name}.{kind}"
+
+    def _read(self) -> list[R]:
+        return read_records(self._file("jsonl"), self.record)
 
     def _open(self, settings: Mapping[str, Any]) -> None:
         """Make the folder or continue in it: a setting that it has with another value is refused, a new one added."""
@@ -196,19 +193,22 @@ class Study(ABC, Generic[C, R]):
                     f"expected the settings of {self.folder} (got others: {'; '.join(differing)}): "
                     "use the same, or another --run-dir"
                 )
-            text = json.dumps({"format": FORMAT, **old, **settings}, indent=1)
-            replace(self._file("json"), text.encode())
+            replace(self._file("json"), json.dumps({"format": FORMAT, **old, **settings}, indent=1).encode())
             # a last line that a crash cut off goes: the next one would be appended to it
-            write_lines(self._file("jsonl"), self.read())
+            write_lines(self._file("jsonl"), self._read())
         except OSError as error:
             raise ConfigError(
                 f"expected a run folder that can be written (got {self.folder}: {error.strerror}): choose another"
             ) from error
 
     def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
-        """Measure the cells that are left; how many are left then, and whether Ctrl-C stopped the work."""
-        waiting = self.left(cells)
+        """Measure the cells without a line; how many are left then, and whether Ctrl-C stopped the work."""
+        names = [f.name for f in fields(self.cell)]
+        measured = {self.cell(**{name: getattr(record, name) for name in names}) for record in self._read()}
+        waiting = [cell for cell in cells if cell not in measured]
         done = len(cells) - len(waiting)
+        lines = [("device", self.device_text), ("cells", f"{len(cells)}, of which {done} are done")]
+        self.out.print(facts([*self.facts(), *lines, ("run folder", str(self.folder))]))
         with progress_bar(len(cells), "cell", self.out, done, lines=len(cells)) as show, stop_on_interrupt() as stop:
             for cell in waiting:
                 if stop() or (self.limit is not None and time.monotonic() - started >= self.limit):
@@ -222,11 +222,11 @@ class Study(ABC, Generic[C, R]):
 
     def _show(self) -> None:
         """Show and write the tables, and draw the figure."""
-        self.saved()
-        records = self.read()
+        self.saved()  # a folder of another form is refused
+        records = self._read()
         tables = self.tables(records) if records else []
         if not tables:
-            self.out.print(self.missing(records))
+            self.out.print(self.missing())
             return
         for table in tables:
             self.out.print(table.rich())
@@ -235,8 +235,7 @@ class Study(ABC, Generic[C, R]):
         if figure is not None:
             save(figure, self._file("png"))
             written.append("png")
-        names = ", ".join(f"{self.name}.{kind}" for kind in written)
-        self.out.print(f"{names} in {self.folder}", soft_wrap=True)
+        self.out.print(f"{', '.join(f'{self.name}.{k}' for k in written)} in {self.folder}", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +243,7 @@ class GraphStudy(Study[C, R]):
     """A study on one graph."""
 
     dataset: Dataset = "arxiv-like"
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with graphs.", show_default=False)] = None
+    data_dir: DataDir = None
     scale: Annotated[
         float | None, typer.Option(help="Size of a lookalike, as a share of the original.", show_default="1")
     ] = None
@@ -265,28 +264,21 @@ class GraphStudy(Study[C, R]):
         return {"graph": self.graph.name, "data": self.graph.checksum} | super().settings()
 
     def facts(self) -> list[tuple[str, str]]:
-        return [("graph", repr(self.graph))]
+        return [*super().facts(), ("graph", repr(self.graph))]
 
     def subject(self) -> str:
         graph = self.source if self.scale is None else f"{self.source}@{self.scale:g}"
         return f"{graph}-{self.on.type}"
 
 
-def device_text(device: torch.device, tf32: bool) -> str:
-    """A device in words, with the precision of its products."""
-    products = "TF32" if tf32 and device.type == "cuda" else "float32"
-    return f"{device_name(device)}, {products} products, torch {torch.__version__}"
+def app_of(studies: Sequence[type[Study[Any, Any]]], program: str, help: str) -> typer.Typer:
+    """One command for each study: its fields are the options, those that all studies have come last."""
+    app, common = new_app(program, help), {f.name for f in fields(Study)}
+    for study in studies:
 
+        def run(chosen: Study[Any, Any]) -> None:
+            chosen.run(program)
 
-def command_of(study: type[Study[Any, Any]], program: str = "lmc") -> Callable[..., None]:
-    """The command that runs a study: the fields are its options, those that all studies have come last."""
-
-    def run(**options: Any) -> None:
-        study(**options).run(program)
-
-    shared = {f.name for f in fields(Study)}
-    parameters = inspect.signature(study).parameters.values()
-    ordered = sorted(parameters, key=lambda p: p.name in shared)
-    run.__doc__ = f"{inspect.getdoc(study)}\n\nCtrl-C finishes the cell; the same command continues from there."
-    run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
-    return run
+        run.__doc__ = f"{inspect.getdoc(study)}\n\nCtrl-C finishes the cell; the same command continues from there."
+        app.command(study.name)(takes(study, last=common)(run))
+    return app

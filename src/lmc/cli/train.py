@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from lmc.cli.console import console, device_name, facts, file_name, percent, seconds
+from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds
 from lmc.cli.options import Train
 from lmc.cli.planning import held_to, parse_memory, planned
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto, split_spec
@@ -98,12 +98,12 @@ def _tier_names(tiers: dict[str, str]) -> str:
 
 
 def _summary(record: RunRecord) -> Table:
-    table = Table(title="Result", title_justify="left")
+    table = Table(title="Result", title_justify="left", caption_justify="left")
     for column in ("epochs", "last loss", "best epoch", "val", "test at best val", "training time"):
         table.add_column(column, justify="right")
     table.add_row(
         str(record.epochs[-1].epoch if record.epochs else 0),
-        "-" if record.loss is None else f"{record.loss:.4f}",
+        number(record.loss, 4),
         "-" if record.best is None else str(record.best.epoch),
         percent(record.best_val),
         percent(record.test),
@@ -116,5 +116,4 @@ def _summary(record: RunRecord) -> Table:
             f"\n{failed} fixed points were not solved to the tolerance: lower kappa or raise tol of the model, e.g. "
             "--model recgcn:kappa=0.9:tol=1e-4"
         )
-    table.caption_justify = "left"
     return table
