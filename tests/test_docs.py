@@ -43,7 +43,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_named_on_a_page_exist(page: Path) -> None:
-    named = re.findall(r"`([\w/]+/[\w*]+\.py)\b", page.read_text())
+    named = re.findall(r"[`\s]([\w/]+/[\w*]+\.py)\b", page.read_text())
     homes = (ROOT, ROOT / "src" / "lmc")
     assert [name for name in named if not any(list(home.glob(name)) for home in homes)] == []
 
