@@ -672,7 +672,7 @@ MUTANTS = (
     # Norms and dropout
     Mutant(
         "batch-norm-of-core-and-halo-together",
-        "models/norms.py",
+        "models/activation.py",
         "torch.cat([self._core(x[:core]), self._halo(x[core:])])",
         "self._core(x)",
         "core and halo rows have batch statistics of their own",
@@ -680,7 +680,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-norm-affine-from-halo-rows",
-        "models/norms.py",
+        "models/activation.py",
         "self.weight.detach(), self.bias.detach()",
         "self.weight, self.bias",
         "the affine parameters of batch norm take their gradient from core rows",
@@ -688,7 +688,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-renorm-not-limited",
-        "models/norms.py",
+        "models/activation.py",
         "R_MAX, D_MAX = 1.2, 0.2",
         "R_MAX, D_MAX = 100.0, 100.0",
         "the corrections towards running statistics are limited",
@@ -696,7 +696,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-renorm-shift-reversed",
-        "models/norms.py",
+        "models/activation.py",
         "((mu - mean) * scale)",
         "((mean - mu) * scale)",
         "d = (mu - m) / S",
@@ -704,7 +704,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch-renorm-variance-without-the-means",
-        "models/norms.py",
+        "models/activation.py",
         " + difference.square() * (1 - share)",
         "",
         "the running variance counts the distance of the batch's mean from the running one",
@@ -712,7 +712,7 @@ MUTANTS = (
     ),
     Mutant(
         "layer-norm-of-all-rows",
-        "models/norms.py",
+        "models/activation.py",
         "F.layer_norm(x, x.shape[1:])",
         "F.layer_norm(x, x.shape)",
         "layer norm is computed row by row",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from helpers import chance
 from lmc.models import Pass
-from lmc.models.norms import D_MAX, R_MAX, BatchNorm
+from lmc.models.activation import D_MAX, R_MAX, BatchNorm
 from lmc.pyg.core_rows_mode import CoreRowsMode
 
 N, CORE, WIDTH = 9, 5, 4

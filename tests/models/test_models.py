@@ -17,8 +17,7 @@ from helpers import EDGES, both_directions, chance, hand_graph, random_graph, sc
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Graph, gcn_norm
 from lmc.models import GCN, GCNII, Model, Pass
-from lmc.models.activation import Activation
-from lmc.models.norms import BatchNorm, LayerNorm
+from lmc.models.activation import Activation, BatchNorm, LayerNorm
 from lmc.models.rows import Linear
 
 TOLERANCE = {"rtol": 1e-11, "atol": 1e-13}

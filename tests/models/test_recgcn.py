@@ -14,7 +14,7 @@ from lmc.errors import ConfigError, SolverError, SolverWarning
 from lmc.graph import CSR, Aggregation, Graph, gcn_norm
 from lmc.methods import FullBatch, LMC4Rec, Method
 from lmc.models import Pass, RecGCN
-from lmc.models.wellposed import onto_l1_ball, perron
+from lmc.models.recgcn import onto_l1_ball, perron
 from lmc.solvers import Anderson, Picard
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from helpers import chance, random_sparse, scrambled, sparse
 from lmc.graph import CSR, Aggregation, Precomputed
 from lmc.models import Pass
-from lmc.models.norms import LayerNorm
+from lmc.models.activation import LayerNorm
 from lmc.models.rows import Linear
 
 N, CORE = 8, 5

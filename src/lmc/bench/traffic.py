@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -31,7 +31,6 @@ from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.methods.recurrent import inside, operator_of
 from lmc.models import recurrent_model
 from lmc.models.equilibrium import Equilibrium
-from lmc.models.recurrent import with_tolerance
 
 INDEX = 4
 REPEAT = 16
@@ -138,7 +137,7 @@ def _mean_ms(matrices: Sequence[CSR], kernel: Callable[[CSR], object]) -> float:
 def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
     """The time of one iteration of the forward solver of a recurrent model, mean over the matrices."""
     model = recurrent_model(run.problem.model)
-    endless = with_tolerance(replace(cast(Any, model.solver), max_steps=16), 1e-30)  # no iteration reaches it
+    endless = replace(model.solver, max_steps=16, tol=1e-30)  # no iteration reaches it
     W = model.W.detach()
     counts: list[int] = []
 

@@ -1,18 +1,16 @@
 """Models, one per file. They know rows, operators and parameters; they know no method."""
 
-from lmc.models.activation import Activation
+from lmc.models.activation import Activation, BatchNorm, LayerNorm
 from lmc.models.appnp import APPNP
 from lmc.models.base import Layer, Model
+from lmc.models.equilibrium import Recurrent, recurrent_model
 from lmc.models.gat import GAT
 from lmc.models.gcn import GCN
 from lmc.models.gcnii import GCNII
 from lmc.models.gin import GIN
-from lmc.models.modes import evaluating, modes_kept
-from lmc.models.norms import BatchNorm, LayerNorm
-from lmc.models.passes import Operator, Pass
+from lmc.models.passes import Operator, Pass, evaluating, modes_kept
 from lmc.models.pna import PNA
 from lmc.models.recgcn import RecGCN
-from lmc.models.recurrent import Recurrent, recurrent_model
 from lmc.models.rows import Bias, Linear
 from lmc.models.sage import SAGE
 from lmc.models.sign import SIGN

@@ -1,19 +1,25 @@
-"""What follows the aggregation of a layer, row by row: norm, ReLU and the dropout of the next layer."""
+"""What follows the aggregation of a layer, row by row: norm, ReLU and the dropout of the next layer.
+
+The parameters of the norms take their gradient from core rows only.
+"""
 
 from __future__ import annotations
 
 from typing import overload
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
-from lmc.models.norms import BatchNorm, LayerNorm
 from lmc.models.passes import Pass
+from lmc.models.rows import Resettable, scale_and_shift
 
 NORMS = (None, "layer", "batch")
+R_MAX, D_MAX = 1.2, 0.2
+"""The limits of the corrections r and d in :func:`batch_renorm`: r is in [1 / R_MAX, R_MAX], d in [-D_MAX, D_MAX]."""
 
 
 class Activated(Tensor):
@@ -69,3 +75,110 @@ def drop(h: Tensor | CSR, rate: float, p: Pass, training: bool) -> Tensor | CSR:
     if isinstance(h, Activated) and h.rate == rate:
         return h.dropped
     return dropout(h, rate, p.generator)
+
+
+class LayerNorm(Resettable):
+    """Layer norm over the columns of each row."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        unit = F.layer_norm(x, x.shape[1:])
+        return scale_and_shift(unit, self.weight, self.bias, p.core_of(x.shape[0]))
+
+
+def batch_renorm(
+    x: Tensor, num_core: int, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None,
+    share: float | Tensor, eps: float,
+) -> Tensor:  # fmt: skip
+    """Batch norm whose output depends little on the batch ("Batch Renormalization: Towards Reducing Minibatch
+    Dependence in Batch-Normalized Models", equation 1).
+
+    mu and sigma are the statistics of the core rows, m and S the running ones, which are updated first:
+
+        y = ((x - mu) / sigma) r + d,   r = sigma / S,   d = (mu - m) / S      (r, d: constants for the gradient)
+
+    Without limits this is (x - m) / S. But running statistics lag behind parameters that change, so r and d are limited
+    (:data:`R_MAX`, :data:`D_MAX`). Halo rows go through the same map with frozen parameters, mu and sigma.
+
+    Args:
+        x: rows, the ``num_core`` core rows first.
+        mean, var: the running statistics; they are updated in place.
+        weight, bias: the affine parameters that follow; None: 1 and 0.
+        share: the weight of this batch in the running statistics.
+    """
+    c = num_core
+    if c == 1:  # one row has no statistics
+        r, d, mu, sigma2 = torch.ones_like(mean), torch.zeros_like(mean), mean, var
+    else:
+        sigma2, mu = torch.var_mean(x[:c].detach().to(mean.dtype), 0, correction=0)
+        difference = mu - mean
+        mean.add_(difference * share)
+        var.add_((sigma2 - var + difference.square() * (1 - share)) * share)
+        scale = (var + eps).rsqrt()
+        r = ((sigma2 + eps).sqrt() * scale).clamp(1 / R_MAX, R_MAX)
+        d = ((mu - mean) * scale).clamp(-D_MAX, D_MAX)
+    gain = torch.ones_like(r) if weight is None else weight
+    scaled, shifted = gain * r, torch.addcmul(torch.zeros_like(d) if bias is None else bias, gain, d)
+    given = (None, None) if c > 1 else (mu, sigma2)
+    core = F.batch_norm(x[:c], given[0], given[1], scaled, shifted, training=c > 1, eps=eps)
+    halo = F.batch_norm(x[c:], mu, sigma2, scaled.detach(), shifted.detach(), eps=eps)
+    return torch.cat([core, halo])
+
+
+def update_share(batches: Tensor, momentum: float) -> Tensor:
+    """The weight of a batch in the running statistics: that of a plain average, but at least ``momentum``."""
+    return batches.double().reciprocal().clamp(min=momentum)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm with the statistics of core rows for core rows, and of halo rows for halo rows (by default).
+
+    Halo rows are normalised with the same affine parameters, frozen, and do not change the running statistics
+    (docs/bring-your-own-model.md). A single row has no statistics of its own and is normalised with the running ones.
+    """
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        super().reset_parameters()
+
+    def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # noqa: B008
+        core = p.core_of(x.shape[0])
+        if not self.training or core == x.shape[0]:
+            return self._core(x)
+        if p.pooled:
+            unit = F.batch_norm(
+                x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
+            )
+            return scale_and_shift(unit, self.weight, self.bias, core)
+        if p.batch_renorm:
+            mean, var, momentum = self.running_mean, self.running_var, self._count(core > 1)
+            assert self.num_batches_tracked is not None
+            assert mean is not None
+            assert var is not None
+            share = update_share(self.num_batches_tracked, momentum)
+            return batch_renorm(x, core, mean, var, self.weight, self.bias, share, self.eps)
+        return torch.cat([self._core(x[:core]), self._halo(x[core:])])
+
+    def _core(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[0] == 1:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+    def _halo(self, x: Tensor) -> Tensor:
+        given = (self.running_mean, self.running_var) if x.shape[0] == 1 else (None, None)
+        weight, bias = self.weight.detach(), self.bias.detach()
+        return F.batch_norm(x, given[0], given[1], weight, bias, training=given[0] is None, eps=self.eps)
+
+    def _count(self, batches: int = 1) -> float:
+        """Count batches towards the running statistics; returns their momentum."""
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        self.num_batches_tracked.add_(batches)
+        return self.momentum

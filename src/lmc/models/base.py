@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, normalise, renormalise
-from lmc.models.activation import Activation, drop
-from lmc.models.norms import BatchNorm
+from lmc.models.activation import Activation, BatchNorm, drop
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear, Resettable
 
@@ -78,7 +77,7 @@ class Model(nn.Module, ABC):
     keeps_features: bool = False
     """Whether the first layer reads X in addition to a constant P X."""
     recurrent: bool = False
-    """Whether the one layer is iterated to a fixed point (:class:`lmc.models.recurrent.Recurrent`)."""
+    """Whether the one layer is iterated to a fixed point (:class:`lmc.models.equilibrium.Recurrent`)."""
     aggregates_features: bool = False
     """Whether the first layer reads P X alone, apart from dropout on X."""
     recordable: bool = True

@@ -1,25 +1,30 @@
-"""A fixed point on a set of rows, and implicit differentiation through it, for every method.
+"""A recurrent model: one layer, iterated to its fixed point on a set of rows, and implicit differentiation through it.
 
     forward    Z = P relu(Z) W^T + C                    C: the part that is constant while Z is solved for     (21)
     backward   V = 1[Z > 0] * (P^T V W + G)             V = dL/dZ; G = dL/dH of the loss and of rows outside    (23)
 
-The second equation is the adjoint of the first, and is solved by the same iteration. One iteration is one sparse and
-one dense product, and allocates nothing.
+It is a :class:`lmc.models.Model` whose encoder gives b(X), whose one layer is a step of the recurrence, and whose
+decoder reads H = relu(Z). The second equation is the adjoint of the first, and is solved by the same iteration. One
+iteration is one sparse and one dense product, and allocates nothing.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmc.errors import SolverWarning
-from lmc.graph import CSR, spmm
-from lmc.solvers import Solution, Solver, best_factor, solve
+from lmc.errors import ConfigError, SolverWarning
+from lmc.graph import CSR, Aggregation, spmm
+from lmc.models.base import Model
+from lmc.models.passes import Operator, Pass
+from lmc.models.rows import Linear
+from lmc.solvers import Map, Solution, Solver, best_factor, solve
 
 MAX_GROWTH = 10.0
 """A column of states is changed by at most this many times the relative change of W."""
@@ -125,14 +130,7 @@ class Equilibrium:
         D = torch.addcmul(stored - inner, outer, active, value=-1)
         return torch.where(now.any(), best_factor(D, now).clamp(max=1), 1.0), inner
 
-    def _solved(
-        self,
-        what: str,
-        step: Callable[[Tensor, Tensor], None],
-        start: Tensor,
-        origin: Tensor,
-        first: Tensor | None = None,
-    ) -> Solution:
+    def _solved(self, what: str, step: Map, start: Tensor, origin: Tensor, first: Tensor | None = None) -> Solution:
         # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
         solution = solve(step, start, self.solver, REMEDY, origin, first)
         if not solution.converged:
@@ -169,6 +167,8 @@ class Solves:
 
 
 class _Solve(torch.autograd.Function):
+    """H = relu(Z) at the fixed point; W takes its gradient from the first ``num_core`` rows."""
+
     @staticmethod
     def forward(ctx: Any, C: Tensor, W: Tensor, equation: Equilibrium, solves: Solves, num_core: int) -> Tensor:
         ctx.equation, ctx.solves, ctx.num_core = equation, solves, num_core
@@ -194,7 +194,66 @@ class _Solve(torch.autograd.Function):
         return v, v[:core].t() @ m, None, None, None  # dL/dC; dL/dW (25)
 
 
-def equilibrium(C: Tensor, W: Tensor, equation: Equilibrium, solves: Solves, num_core: int) -> Tensor:
-    """H = relu(Z) at the fixed point, differentiable in C and W; W takes its gradient from the first ``num_core``
-    rows."""
-    return _Solve.apply(C, W, equation, solves, num_core)
+class Recurrent(Model):
+    """A model whose one layer is iterated to its fixed point by ``solver``."""
+
+    recurrent = True
+    recordable = False  # the host reads residuals
+    reads_input = True
+    solver: Solver
+
+    @property
+    @abstractmethod
+    def lin(self) -> Linear:
+        """The linear map of the recurrence, without a bias."""
+
+    @property
+    def W(self) -> Tensor:
+        """The weights of the recurrence, [d, d]."""
+        return self.lin.weight
+
+    @property
+    def settings(self) -> dict[str, object]:
+        own = {f"solver.{name}": value for name, value in vars(self.solver).items()}
+        return super().settings | {"solver": type(self.solver).__name__.lower()} | own
+
+    def exact_equilibrium(self, P: CSR, P_t: CSR) -> Equilibrium:
+        """The fixed point among the rows of P at the current parameters, with a smaller tolerance than in training: a
+        hundredth of the solver's, as far as the dtype allows."""
+        tol = min(self.solver.tol, max(self.solver.tol / 100, 10 * torch.finfo(self.W.dtype).eps))
+        return Equilibrium(P, P_t, self.W, replace(self.solver, tol=tol))
+
+    def equilibrium(self, b: Tensor, P: CSR, P_t: CSR, outer: Tensor | None, p: Pass, solves: Solves) -> Tensor:
+        """H of the rows of P, differentiable, by the paper's (21).
+
+        Args:
+            b: b(X) of these rows.
+            P, P_t: the aggregation among these rows, and its transpose.
+            outer: the sum of the messages from outside these rows, P_out H_out, which is constant; None: zero.
+            solves: the starting values and the results of the two solves.
+        """
+        equation = Equilibrium(P, P_t, self.W, self.solver)
+        if outer is not None and solves.z_start is not None and solves.aged is not None and solves.moved is not None:
+            e = equation.growth(b.detach(), outer, solves.aged, solves.moved, solves.z_start)
+            outer, solves.z_start = outer + solves.aged * e, solves.z_start * (1 + e)
+        C = b if outer is None else b + self.lin(outer, p)
+        return _Solve.apply(C, self.W, equation, solves, p.core_of(P.num_rows))
+
+    def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
+        p = p or Pass()
+        operator = P[0] if isinstance(P, Sequence) else P
+        if not isinstance(operator, Aggregation) or operator.num_inputs != operator.num_outputs:
+            raise ConfigError(f"expected an Aggregation on one set of rows (got {operator!r}): a fixed point needs it")
+        b = self.encode(x, p)
+        assert isinstance(b, Tensor)
+        return self.decode(self.equilibrium(b, operator.forward, operator.backward, None, p, Solves()), p)
+
+
+def recurrent_model(model: Model) -> Recurrent:
+    """The model, where it is a recurrent one."""
+    if not isinstance(model, Recurrent):
+        raise ConfigError(
+            f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN, or derive yours from "
+            "lmc.models.Recurrent"
+        )
+    return model

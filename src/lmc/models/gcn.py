@@ -56,17 +56,12 @@ class GCN(Model):
         self.lin_in = Linear(in_width, hidden) if linear_in else None
         self.act_in = Activation(hidden, norm, self.dropout) if linear_in else None
         self.lin_out = Linear(hidden, out_width) if linear_out else None
-        self.layers = nn.ModuleList(
-            GCNLayer(
-                a,
-                b,
-                # encode() drops the features, at the rate input_dropout
-                0.0 if first else self.dropout,
-                None if last else Activation(hidden, norm, self.dropout),
-                # a residual joins hidden states; the features are no hidden state, and may be aggregated already
-                residual and not first and a == b,
-            )
-            for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers, linear_in, linear_out)
-        )
+        self.layers = nn.ModuleList()
+        for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers, linear_in, linear_out):
+            activation = None if last else Activation(hidden, norm, self.dropout)
+            # a residual joins hidden states; the features are no hidden state, and may be aggregated already
+            residual_here = residual and not first and a == b
+            # encode() drops the features, at the rate input_dropout
+            self.layers.append(GCNLayer(a, b, 0.0 if first else self.dropout, activation, residual_here))
         self.aggregates_features = not linear_in
         self.reset_parameters(seed)

@@ -22,15 +22,9 @@ class GCNIILayer(Layer):
     """
 
     def __init__(
-        self,
-        width: int,
-        alpha: float,
-        beta: float,
-        dropout: float,
-        activation: Activation,
-        residual: bool,
+        self, width: int, alpha: float, beta: float, dropout: float, activation: Activation, residual: bool,
         shared_weights: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.lin = Linear(width, width, bias=False)
         self.lin0 = None if shared_weights else Linear(width, width, bias=False)
@@ -44,10 +38,10 @@ class GCNIILayer(Layer):
         m = P(self.drop(h, p), h)
         z = m.lerp(initial, self.alpha)
         if self.lin0 is None:
-            s = z.lerp(self.lin(z, p), self.beta)
+            mixed = self.lin(z, p)
         else:
             mixed = self.lin(m, p).lerp(self.lin0(initial, p), self.alpha)
-            s = z.lerp(mixed, self.beta)
+        s = z.lerp(mixed, self.beta)
         return s + h[: P.num_outputs] if self.residual else s
 
 
@@ -78,16 +72,8 @@ class GCNII(Model):
         self.lin_in = Linear(in_width, hidden)
         self.act_in = Activation(hidden, None, self.dropout)
         self.lin_out = Linear(hidden, out_width)
-        self.layers = nn.ModuleList(
-            GCNIILayer(
-                hidden,
-                alpha,
-                math.log(theta / l + 1),
-                self.dropout,
-                Activation(hidden, norm, self.dropout),
-                residual,
-                shared_weights,
-            )
-            for l in range(1, num_layers + 1)
-        )
+        self.layers = nn.ModuleList()
+        for l in range(1, num_layers + 1):
+            beta, activation = math.log(theta / l + 1), Activation(hidden, norm, self.dropout)
+            self.layers.append(GCNIILayer(hidden, alpha, beta, self.dropout, activation, residual, shared_weights))
         self.reset_parameters(seed)

@@ -1,12 +1,14 @@
-"""The inputs of a layer besides its rows: the operator it aggregates with, and the settings of the forward pass."""
+"""The inputs of a layer besides its rows: the operator it aggregates with, the settings and the modes of a pass."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Operator(Protocol):
@@ -40,7 +42,7 @@ class Pass:
         num_core: the first rows, from which parameters take their gradient; None: all rows.
         pooled: batch statistics are taken over all rows together, not over core and halo separately.
         batch_renorm: core and halo rows share the core's batch statistics, corrected towards the running ones
-            (:func:`lmc.models.norms.batch_renorm`).
+            (:func:`lmc.models.activation.batch_renorm`).
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: the source of the dropout masks; None: torch's global generator.
         grad_from_halo: weights that are applied before the aggregation take their gradient from every row that the
@@ -63,3 +65,25 @@ class Pass:
     def core_of(self, num_rows: int) -> int:
         """How many of the first ``num_rows`` rows are core rows."""
         return num_rows if self.num_core is None else min(self.num_core, num_rows)
+
+
+@contextmanager
+def modes_kept(module: nn.Module) -> Iterator[None]:
+    """At the end, every submodule has the training flag that it had at the beginning.
+
+    ``module.train(was)`` would give the root's flag to all of them, also to those that a user has frozen.
+    """
+    modes = [(m, m.training) for m in module.modules()]
+    try:
+        yield
+    finally:
+        for m, training in modes:
+            m.training = training
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Every submodule is in evaluation mode within, and in its own mode again at the end."""
+    with modes_kept(module):
+        module.eval()
+        yield

@@ -93,15 +93,8 @@ class PNA(Model):
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, width=width)
         if not delta > 0:
             raise ConfigError(f"expected a positive delta (got {delta})")
-        self.layers = nn.ModuleList(
-            PNALayer(
-                a,
-                b,
-                width,
-                delta,
-                0.0 if first else self.dropout,
-                None if last else Activation(hidden, norm, self.dropout),
-            )
-            for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers)
-        )
+        self.layers = nn.ModuleList()
+        for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers):
+            activation = None if last else Activation(hidden, norm, self.dropout)
+            self.layers.append(PNALayer(a, b, width, delta, 0.0 if first else self.dropout, activation))
         self.reset_parameters(seed)

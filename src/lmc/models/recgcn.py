@@ -1,24 +1,28 @@
 """RecGCN: the recurrent GNN of "Provably Convergent Subgraph-wise Sampling for Fast GNN Training".
 
-It is "Implicit Graph Neural Networks" with an affine input map b(X).
+It is "Implicit Graph Neural Networks" with an affine input map b(X). By that paper's Perron-Frobenius condition,
+Z = P relu(Z) W^T + C has one solution, which is found by iteration, where lambda_pf(P) * lambda_pf(|W|) < 1, and
+lambda_pf(|W|) <= |W|_p for the induced norms. For p = 1 and infinity |W|_p is the largest sum of |W_ij| over a column
+or a row, so W is projected onto a ball column by column or row by row.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR
+from lmc.graph import CSR, spmm
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, configure
+from lmc.models.equilibrium import Recurrent
 from lmc.models.passes import Operator, Pass
-from lmc.models.recurrent import Recurrent, with_tolerance
 from lmc.models.rows import Linear
-from lmc.models.wellposed import onto_l1_ball, perron
 from lmc.solvers import Solver
+from lmc.solvers import solver as solver_of
 
 POWER_STEPS = 50
 """Steps of the power iteration on a sampled matrix. Its result is an upper bound after any number of steps."""
@@ -72,7 +76,8 @@ class RecGCN(Recurrent):
         if not 0 < kappa < 1:
             raise ConfigError(f"expected kappa in (0, 1) (got {kappa}): at 1 the fixed point may not exist")
         self.p, self.kappa = p, float(kappa)
-        self.solver = with_tolerance(solver, tol)
+        chosen = solver_of(solver)
+        self.solver = chosen if tol is None else replace(chosen, tol=tol)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = None
         self.layers = nn.ModuleList([RecLayer(hidden)])
@@ -107,3 +112,42 @@ class RecGCN(Recurrent):
             self.W.copy_(onto_l1_ball(self.W, radius))
         else:
             self.W.copy_(onto_l1_ball(self.W.t(), radius).t())
+
+
+@torch.no_grad()
+def perron(P: CSR, rtol: float = 1e-6, max_steps: int = 1000) -> Tensor:
+    """An upper bound of lambda_pf(P), P >= 0, by power iteration; one number on P's device.
+
+    max_i (P x)_i / x_i bounds lambda_pf from above for every positive x (Collatz and Wielandt), so the result is an
+    upper bound after any number of steps. The iteration starts from diag(P)^-1/2, which is the eigenvector of the GCN
+    normalisation.
+    """
+    rows, loops = P.row_index(), torch.zeros(P.num_rows, dtype=torch.float64, device=P.device)
+    on_diagonal = rows == P.indices
+    loops[rows[on_diagonal]] = P.data[on_diagonal].double()
+    x = loops.rsqrt().where(loops > 0, 1.0).unsqueeze(1)
+    P = CSR(P.indptr, P.indices, P.data.double(), P.num_cols)
+    bound = torch.tensor(torch.inf, dtype=torch.float64, device=P.device)
+    for _ in range(max_steps):
+        y = spmm(P, x)
+        bound = torch.minimum(bound, (y / x).max())
+        if bool(bound - y.norm() / x.norm() <= rtol * bound):
+            break
+        x = (y / y.max()).clamp_min(1e-30)  # the bound needs x > 0, also where a row of P is zero
+    return bound
+
+
+def onto_l1_ball(rows: Tensor, radius: Tensor) -> Tensor:
+    """The nearest matrix whose rows have |row|_1 <= radius; rows inside are returned as they are.
+
+    "Efficient Projections onto the l1-Ball for Learning in High Dimensions": soft-threshold at the t for which the
+    row's sum is the radius, which is found from the sorted magnitudes.
+    """
+    size = rows.abs()
+    ordered, _ = size.sort(dim=1, descending=True)
+    over = ordered.cumsum(1) - radius
+    count = torch.arange(1, rows.shape[1] + 1, device=rows.device, dtype=rows.dtype)
+    last = (ordered * count > over).sum(1, keepdim=True).clamp_min(1)  # entries that stay non-zero
+    t = over.gather(1, last - 1) / last
+    shrunk = rows.sign() * (size - t).clamp_min(0)
+    return rows.where(size.sum(1, keepdim=True) <= radius, shrunk)

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from lmc.errors import ConfigError
 from lmc.kernels.dropout import dropout
-from lmc.models.norms import batch_renorm, update_share
+from lmc.models.activation import batch_renorm, update_share
 from lmc.models.passes import Pass
 from lmc.models.rows import add_bias, linear, scale_and_shift
 
