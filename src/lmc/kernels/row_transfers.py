@@ -194,14 +194,7 @@ def gather(
     """
     caches = tuple(cache for cache in caches if cache.num)
     if not triton_available(out.flat):
-        for mine, others in zip(out, table, strict=True):
-            torch.index_select(others, 0, rows, out=mine)
-            if skip is not None:
-                mine[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
-        for cache in reversed(caches):
-            overlay(out, rows, cache)
-        if slots is not None:
-            slots[rows] = torch.arange(rows.numel(), dtype=slots.dtype, device=slots.device)
+        _plain_gather(table, rows, out, caches, slots, skip)
         return
     if not rows.numel():
         return
@@ -213,6 +206,19 @@ def gather(
         first, last, *args, out.offsets, len(out),
         A=len(caches) > 0, B=len(caches) > 1, SLOTS=slots is not None, **_sizes(out),
     )  # fmt: skip
+
+
+def _plain_gather(
+    table: Packed, rows: Tensor, out: Packed, caches: tuple[RowCache, ...], slots: Tensor | None, skip: slice | None
+) -> None:
+    for mine, others in zip(out, table, strict=True):
+        torch.index_select(others, 0, rows, out=mine)
+        if skip is not None:
+            mine[(rows >= skip.start) & (rows < skip.stop)] = torch.nan
+    for cache in reversed(caches):
+        overlay(out, rows, cache)
+    if slots is not None:
+        slots[rows] = torch.arange(rows.numel(), dtype=slots.dtype, device=slots.device)
 
 
 def overlay(out: Packed, rows: Tensor, cache: RowCache) -> None:

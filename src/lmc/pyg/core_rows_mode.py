@@ -49,17 +49,17 @@ class CoreRowsMode(TorchFunctionMode):
     def __init__(self, weights: Iterable[Tensor], num_rows: int, p: Pass, modules: Iterable[nn.Module] = ()) -> None:
         super().__init__()
         self._weights = {id(t): t for t in weights}  # holds the tensors, so that no id is used again
-        self._num_rows, self._num_core, self._pass = num_rows, p.core_of(num_rows), p
+        self.num_rows, self._num_core, self.p = num_rows, p.core_of(num_rows), p
         self._batches = {id(m.running_mean): m.num_batches_tracked for m in modules if isinstance(m, nn.BatchNorm1d)}
         self._chosen: GradientRows | None = None
 
     @property
     def gradient_rows(self) -> GradientRows:
-        return self._chosen or ("core" if self._num_core < self._num_rows else "all")
+        return self._chosen or ("core" if self._num_core < self.num_rows else "all")
 
     def resize(self, num_rows: int) -> None:
         """Continue the pass with another number of rows."""
-        self._num_rows, self._num_core = num_rows, self._pass.core_of(num_rows)
+        self.num_rows, self._num_core = num_rows, self.p.core_of(num_rows)
 
     @contextmanager
     def gradient_from(self, rows: GradientRows) -> Iterator[None]:
@@ -104,7 +104,7 @@ class CoreRowsMode(TorchFunctionMode):
         return out
 
     def _is_rows(self, t: Tensor) -> bool:
-        return id(t) not in self._weights and t.dim() > 0 and t.shape[0] == self._num_rows
+        return id(t) not in self._weights and t.dim() > 0 and t.shape[0] == self.num_rows
 
     def _is_matrix_of_rows(self, t: Tensor, *weights: OptTensor) -> bool:
         """Whether a function of :mod:`lmc.models.rows` applies to the rows ``t`` and these weights."""
@@ -157,11 +157,11 @@ class CoreRowsMode(TorchFunctionMode):
         return tuple(_join(a, b, 0 if k == 0 else 1) for k, (a, b) in enumerate(zip(*parts, strict=True)))
 
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or p == 0 or not self._pass.dropout:
+        if not training or p == 0 or not self.p.dropout:
             return input
         if p >= 1:
             return input * 0
-        return dropout(input, p, self._pass.generator)
+        return dropout(input, p, self.p.generator)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: OptTensor = None) -> Tensor:
         if self._is_matrix_of_rows(input, weight, bias):
@@ -195,10 +195,10 @@ class CoreRowsMode(TorchFunctionMode):
         if self.gradient_rows == "all" or not self._is_rows(input):
             return _normalise(input, running, (weight, bias), *settings)
         c = self._num_core
-        if self._pass.pooled and training:
+        if self.p.pooled and training:
             unit = _normalise(input, running, (None, None), *settings)
             return unit if weight is None or bias is None else scale_and_shift(unit, weight, bias, c)
-        if self._pass.batch_renorm and training and running_mean is not None and running_var is not None:
+        if self.p.batch_renorm and training and running_mean is not None and running_var is not None:
             batches = self._batches.get(id(running_mean))
             share = momentum if batches is None else update_share(batches, momentum)
             return batch_renorm(input, c, running_mean, running_var, weight, bias, share, eps)

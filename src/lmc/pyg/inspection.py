@@ -206,7 +206,7 @@ class RowTrackingMode(CoreRowsMode):
         if any(id(t) in self._from_rows for t in others):
             raise ConfigError(
                 f"expected one row per node, along the first dimension, where {name} meets a parameter (got shapes "
-                f"{[list(t.shape) for t in others]} for {self._num_rows} nodes): write it row by row, x @ W instead of "
+                f"{[list(t.shape) for t in others]} for {self.num_rows} nodes): write it row by row, x @ W instead of "
                 "W.T @ x.T, [n, k, d] instead of [n * k, d]"
             )
 
@@ -339,9 +339,9 @@ class SubsetCheck:
     def _run(self, rows: Tensor, expected: list[RecordedCall], choose: ChooseState) -> Tensor:
         """Logits of a pass over ``rows`` in which every ``propagate`` has to read the rows of an ``expected`` call."""
         self.probe.eval()
-        p = Pass(num_core=4, dropout=False)
-        mode = RowTrackingMode([*self.probe.parameters(), *self.probe.buffers()], rows, p)
-        return ComparedPass(self.probe, self.specs, len(rows), p, choose, mode, expected=expected).run(self.call, rows)
+        weights = [*self.probe.parameters(), *self.probe.buffers()]
+        mode = RowTrackingMode(weights, rows, Pass(num_core=4, dropout=False))
+        return ComparedPass(self.probe, self.specs, choose, mode, expected=expected).run(self.call, rows)
 
 
 @dataclass

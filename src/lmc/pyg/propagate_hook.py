@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.models.gat import log_sum_exp
-from lmc.models.passes import Operator, Pass
+from lmc.models.passes import Operator
 from lmc.pyg.core_rows_mode import CoreRowsMode
 
 Call = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -157,9 +157,8 @@ class HookedPass:
 
     Args:
         specs: the ``propagate`` calls that the network makes, in their order.
-        num_rows: rows of the batch, core rows first.
         choose: what the method does at a layer.
-        mode: the mode under which the network runs.
+        mode: the mode under which the network runs; it knows the rows of the batch.
         PX: P X, where the first convolution aggregates the features themselves and P X is known.
         px_replaces_x: the network reads P X in the place of X, possibly of fewer rows than the batch.
         num_computed: rows of the last state; the network's rows after these have no meaning.
@@ -167,8 +166,6 @@ class HookedPass:
 
     network: nn.Module
     specs: tuple[PropagateSpec, ...]
-    num_rows: int
-    p: Pass
     choose: ChooseState
     mode: CoreRowsMode
     PX: Tensor | None = None
@@ -177,13 +174,14 @@ class HookedPass:
     num_computed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.num_computed = self.num_rows
+        self.num_computed = self.mode.num_rows
         self._names = {id(c): name for name, c in convolutions_of(self.network).items()}
 
     def run(self, call: Call, x: Tensor) -> Tensor:
         """The network's output; only its first ``num_computed`` rows have a meaning."""
         no_edges = torch.empty(2, 0, dtype=torch.int64, device=x.device)
-        forward = self._forward if self.p.grad_from_halo and self.p.num_core is not None else None
+        p = self.mode.p
+        forward = self._forward if p.grad_from_halo and p.num_core is not None else None
         with replaced_methods(self.network, self.propagate, normalised=True, forward=forward), self.mode:
             return call(self.network, x, no_edges)
 
@@ -226,11 +224,10 @@ class HookedPass:
         """A state as the network expects the result of ``propagate``."""
         self.num_computed = state.shape[0]
         if self.px_replaces_x and self.l == 1:
-            self.num_rows = self.num_computed
             self.mode.resize(self.num_computed)
-        if self.num_computed < self.num_rows:
+        if self.num_computed < self.mode.num_rows:
             # nothing reads the rows that the method did not compute, but the network needs a row for each
-            state = torch.cat([state, state.new_zeros(self.num_rows - self.num_computed, state.shape[1])])
+            state = torch.cat([state, state.new_zeros(self.mode.num_rows - self.num_computed, state.shape[1])])
         if spec.heads:
             state = state[:, : -spec.heads]
         state = state.clone() if spec.written else state
@@ -242,12 +239,12 @@ class HookedPass:
         Edges that end in core rows use its parameters, edges that end in halo rows use detached ones.
         """
         assert isinstance(P, Aggregation)
-        A, c = P.forward, self.p.core_of(P.forward.num_rows)
+        A, c = P.forward, self.mode.p.core_of(P.forward.num_rows)
         stored = P.stored_halo if isinstance(P, WithStoredHalo) else None
         core = slice(0, c), None, self.mode.gradient_from("all")
         halo = slice(c, A.num_rows), stored, self.mode.gradient_from("none")
         parts = [
-            EdgesInto(A, rows, self.num_rows, convolution, spec).state(kwargs, states, gradient)
+            EdgesInto(A, rows, self.mode.num_rows, convolution, spec).state(kwargs, states, gradient)
             for rows, states, gradient in (core, halo)
             if rows.start < rows.stop
         ]

@@ -1,9 +1,4 @@
-"""``lmc.wrap``: a network of PyG convolutions, unchanged, as a model that every method trains.
-
-The network's own ``forward`` runs the pass. Its l-th call of ``propagate`` is layer l, and the code between two calls
-is row-wise. :func:`wrap` checks this once (:mod:`lmc.pyg.inspection`) and returns a model whose pass hooks into the
-``propagate`` calls (:mod:`lmc.pyg.propagate_hook`).
-"""
+"""``lmc.wrap``: a network of PyG convolutions, unchanged, as a model that every method trains."""
 
 from __future__ import annotations
 
@@ -51,7 +46,8 @@ def wrap(network: nn.Module, in_width: int | None = None) -> Model:
 
 
 class WrappedNetwork(Model):
-    """A model whose pass is the network's own ``forward``; layer l is its l-th ``propagate``."""
+    """A model whose pass is the network's own ``forward``; layer l is its l-th ``propagate``, and the code between two
+    calls is row-wise."""
 
     owns_forward = True
     transforms_before_aggregating = True
@@ -60,10 +56,8 @@ class WrappedNetwork(Model):
 
     def __init__(self, network: nn.Module, call: Call, in_width: int, inspection: Inspection) -> None:
         super().__init__()
-        self.network = network
-        self.specs = inspection.specs
+        self.network, self.specs, self._call = network, inspection.specs, call
         self.in_width, self.out_width = in_width, inspection.out_width
-        self._call = call
         self.aggregates_features = inspection.use_of_px != "none"
         self.keeps_features = inspection.use_of_px == "beside_x"
         self.reads_all_rows = inspection.use_of_px != "replaces_x"
@@ -83,12 +77,10 @@ class WrappedNetwork(Model):
         return {l: s.message_width for l, s in enumerate(self.specs, start=1) if l > 1 or not self.constant_input}
 
     @property
-    def affine(self) -> bool:
-        return self.linear
-
-    @property
     def linear(self) -> bool:
         return all(spec.linear for spec in self.specs)
+
+    affine = linear
 
     @property
     def exact(self) -> bool:
@@ -126,14 +118,12 @@ class WrappedNetwork(Model):
             PX, rows = rows.split(self.in_width, 1)
         weights = [*self.network.parameters(), *self.network.buffers()]
         mode = CoreRowsMode(weights, rows.shape[0], p, self.network.modules() if p.batch_renorm else ())
-        hooked = HookedPass(self.network, self.specs, rows.shape[0], p, at, mode, PX, not self.reads_all_rows)
+        hooked = HookedPass(self.network, self.specs, at, mode, PX, not self.reads_all_rows)
         return hooked.run(self._call, rows)[: hooked.num_computed]
 
     def matrices(self, adj: CSR, dtype: torch.dtype) -> tuple[list[CSR], tuple[int, ...]]:
-        """The distinct matrices that the convolutions aggregate with on this graph, and which of them each layer reads.
-
-        The convolutions compute them from the edges of the whole graph.
-        """
+        """The distinct matrices that the convolutions compute from the edges of the whole graph, and which of them each
+        layer reads."""
         found: list[CSR] = []
         kinds = []
         for layer in self._layer_edges(adj, dtype):

@@ -15,7 +15,7 @@ from lmc.stores.base import DeviceTable, Table
 from lmc.stores.host_io import HostIO
 from lmc.stores.host_rows import HostRows
 from lmc.stores.streams import numbers_on_host, numbers_ready, open_stream
-from lmc.stores.transfers import StepLog
+from lmc.stores.transfers import StepLog, same_rows
 
 
 class StagedTable:
@@ -41,10 +41,10 @@ class StagedTable:
 
     def pull(self, rows: Rows, member: int = 0) -> Tensor:
         fetch = self._fetcher.usable(self._writes)
-        piece = None if fetch is None else fetch.piece(rows)
-        if fetch is not None and piece is not None and self.log.unwritten(piece, member):
+        found = None if fetch is None else fetch.piece(rows)
+        if found is not None and self.log.unwritten(found[0], member):
             self._fetcher.deliver(fetch)
-            return fetch.values(piece)[member]
+            return found[1][member]
         self._settle()
         return self.host.pull(rows, member)
 
@@ -109,7 +109,8 @@ class StagedTable:
         pushed = any(member in write.members for write in self.log.writes)
         if not self._in_step or fetch is None or fetch.delivered is None or pushed or len(rows) != len(fetch.rows):
             return None
-        return fetch.cache.filled[member] if all(fetch.piece(r) == k for k, r in enumerate(rows)) else None
+        same = all(same_rows(mine, other) for mine, other in zip(fetch.rows, rows, strict=True))
+        return fetch.cache.filled[member] if same else None
 
     @property
     def device_bytes(self) -> tuple[int, int]:

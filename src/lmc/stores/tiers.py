@@ -11,7 +11,7 @@ import torch
 from lmc.errors import ConfigError
 from lmc.stores.base import DeviceTable, Store, Table, tables_of
 from lmc.stores.disk import FileRows
-from lmc.stores.host_rows import HostRows, host_zeros
+from lmc.stores.host_rows import host_zeros
 from lmc.stores.memory import free_memory
 from lmc.stores.staged import StagedTable, members
 
@@ -29,34 +29,21 @@ class Device:
         return DeviceTable(num_rows, width, dtype, device)
 
 
-class HostTier:
-    """A tier outside of the training device, whose tables are staged."""
-
-    name: str
-
-    def rows(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> HostRows:
-        """Rows of zeros, for one table or for a bundle of several widths."""
-        raise NotImplementedError
-
-    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
-        return StagedTable(self.rows(num_rows, [width], dtype, device), tier=self.name)
-
-    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
-        return members(StagedTable(self.rows(num_rows, widths, dtype, device), tier=self.name))
-
-
 @dataclass(frozen=True)
-class Pinned(HostTier):
+class Pinned:
     """Rows in page-locked host memory, which the GPU reads and writes itself: for tables that do not fit on it."""
 
     name: str = "host"
 
-    def rows(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> HostRows:
-        return host_zeros(num_rows, widths, dtype, device)
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
+        return StagedTable(host_zeros(num_rows, [width], dtype, device))
+
+    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
+        return members(StagedTable(host_zeros(num_rows, widths, dtype, device)))
 
 
 @dataclass(frozen=True)
-class Disk(HostTier):
+class Disk:
     """Rows in a file, mapped into memory and removed at the end.
 
     Args:
@@ -67,8 +54,11 @@ class Disk(HostTier):
     path: str | Path | None = None
     name: str = "disk"
 
-    def rows(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> HostRows:
-        return FileRows(num_rows, widths, dtype, device, self.path)
+    def table(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Table:
+        return StagedTable(FileRows(num_rows, [width], dtype, device, self.path), tier=self.name)
+
+    def tables(self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device) -> list[Table]:
+        return members(StagedTable(FileRows(num_rows, widths, dtype, device, self.path), tier=self.name))
 
 
 @dataclass(frozen=True)

@@ -80,14 +80,11 @@ class Fetch:
             torch.arange(rows.start, rows.stop, out=mine) if isinstance(rows, slice) else mine.copy_(rows)
         return self.cache.rows[: self.cache.num]
 
-    def piece(self, rows: Rows) -> int | None:
-        """The index of ``rows`` among the fetched rows, if they are one of them."""
-        return next((k for k, mine in enumerate(self.rows) if same_rows(mine, rows)), None)
-
-    def values(self, piece: int) -> Packed:
-        """The values of one piece."""
-        _, start, num = laid_out(self.rows)[piece]
-        return self.cache.values.rows(start, num)
+    def piece(self, rows: Rows) -> tuple[int, Packed] | None:
+        """The index of ``rows`` among the fetched rows, and their values, if they are one of them."""
+        places = enumerate(laid_out(self.rows))
+        found = ((k, start, num) for k, (mine, start, num) in places if same_rows(mine, rows))
+        return next(((k, self.cache.values.rows(start, num)) for k, start, num in found), None)
 
 
 class StepLog:
@@ -126,8 +123,7 @@ class StepLog:
     def note(self, rows: Rows, values: Tensor, member: int, adds: bool, fetch: Fetch | None) -> bool:
         """Note that the step, to which ``fetch`` was delivered, writes these rows; False if the write cannot wait until
         the step ends."""
-        piece = None if fetch is None else fetch.piece(rows)
-        delivered = None if fetch is None or piece is None else fetch.values(piece)
+        piece, delivered = (None if fetch is None else fetch.piece(rows)) or (None, None)
         if adds:
             if piece is None or delivered is None or not self.unwritten(piece, member):
                 return False
