@@ -102,24 +102,18 @@ class Setup:
 class Timed:
     """Something that trains an epoch when ``epoch()`` is called, and the times of its epochs.
 
-    Args:
-        steps: steps in an epoch.
-        step_bytes: measured peak of one step, beyond what lives between steps.
-        resident_bytes: what lives between steps (graph, batches, histories, optimiser, recorded steps), without other
-            runs of the process; None on a CPU.
-        nnz_share: non-zeros of the batches' operators, forward and backward, over those of the whole graph.
-        halo_ratio: halo rows over core rows.
-        run, optimizer: the run; None for PyG.
+    ``resident_bytes`` live between steps (graph, batches, histories, optimiser, recorded steps); other runs of the
+    process are not counted.
     """
 
     epoch: Callable[[], float]
-    steps: int
-    step_bytes: int
+    steps: int  # in an epoch
+    step_bytes: int  # measured peak of one step, beyond what lives between steps
     device: torch.device
-    resident_bytes: int | None = None
-    nnz_share: float | None = None
-    halo_ratio: float | None = None
-    run: Run | None = None
+    resident_bytes: int | None = None  # None on a CPU
+    nnz_share: float | None = None  # non-zeros of the batches' operators, forward and backward, over those of the graph
+    halo_ratio: float | None = None  # halo rows over core rows
+    run: Run | None = None  # None for PyG, as is the optimiser
     optimizer: torch.optim.Optimizer | None = None
     times: list[float] = field(default_factory=list)
 

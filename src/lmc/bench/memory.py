@@ -35,22 +35,14 @@ class MemoryCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Measured bytes of a run.
+    """Measured bytes of a run."""
 
-    Args:
-        steps: steps in an epoch.
-        core, halo: rows of the largest batch.
-        step: peak of a step on it, beyond what lives between steps; drawing the batch is not part of it.
-        lives: between steps, on the training device (which on a CPU is the host).
-        away: on every other tier.
-    """
-
-    steps: int
-    core: int
+    steps: int  # in an epoch
+    core: int  # rows of the largest batch
     halo: int
-    step: int
-    lives: int
-    away: Mapping[str, int]
+    step: int  # peak of a step on it, beyond what lives between steps; drawing the batch is not part of it
+    lives: int  # between steps, on the training device (which on a CPU is the host)
+    away: Mapping[str, int]  # on every other tier
 
     @property
     def peak(self) -> int:

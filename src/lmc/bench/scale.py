@@ -29,20 +29,13 @@ class ScaleCell:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleRecord(Footprint, ScaleCell):
-    """The measurements of one line.
-
-    Args:
-        nodes, edges: of the graph, edges undirected.
-        ms: time of an epoch.
-        entries: non-zeros of the batches' operators, forward and backward, over those of the graph.
-        halo_ratio: halo rows over core rows, in the mean.
-    """
+    """The measurements of one line."""
 
     nodes: int
-    edges: int
-    ms: float
-    entries: float
-    halo_ratio: float
+    edges: int  # undirected
+    ms: float  # of an epoch
+    entries: float  # non-zeros of the batches' operators, forward and backward, over those of the graph
+    halo_ratio: float  # halo rows over core rows
 
     @property
     def clusters(self) -> int | None:
@@ -57,22 +50,14 @@ class ScaleRecord(Footprint, ScaleCell):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The graphs and divisions that are measured.
+    """The graphs and divisions that are measured."""
 
-    Args:
-        scales: of the graph, ascending.
-        parts: of the largest graph; the others have as many in proportion, so that a part keeps its size.
-        clusters: parts in a batch, at every scale.
-        sweep: parts in a batch, at the scale ``at``.
-        labels: specs of the methods, FULL first.
-    """
-
-    scales: Sequence[float]
-    parts: int
-    clusters: int
-    sweep: Sequence[int]
+    scales: Sequence[float]  # ascending
+    parts: int  # of the largest graph; the others have as many in proportion, so that a part keeps its size
+    clusters: int  # parts in a batch, at every scale
+    sweep: Sequence[int]  # parts in a batch, at the scale ``at``
     at: float
-    labels: Sequence[str]
+    labels: Sequence[str]  # specs of the methods, FULL first
 
     def __post_init__(self) -> None:
         if self.at not in self.scales:
@@ -118,20 +103,16 @@ def measure_cell(graph: Graph, cell: ScaleCell, method: Method, setup: Setup, de
 
 def over_sizes(records: Sequence[ScaleRecord], clusters: int) -> dict[str, list[ScaleRecord]]:
     """The lines of every method over graphs of ascending size, with so many clusters a batch."""
-    found: dict[str, list[ScaleRecord]] = {}
-    for r in sorted(records, key=lambda r: r.edges):
-        if r.clusters in (None, clusters):
-            found.setdefault(r.method, []).append(r)
-    return found
+    return _by_method(sorted((r for r in records if r.clusters in (None, clusters)), key=lambda r: r.edges))
 
 
 def over_clusters(records: Sequence[ScaleRecord], scale: float) -> dict[str, list[ScaleRecord]]:
     """The lines of every method that has clusters over their number, on the graph of one scale."""
-    found: dict[str, list[ScaleRecord]] = {}
-    for r in sorted(records, key=lambda r: r.clusters or 0):
-        if r.clusters is not None and r.scale == scale:
-            found.setdefault(r.method, []).append(r)
-    return found
+    return _by_method(sorted((r for r in records if r.clusters and r.scale == scale), key=lambda r: r.clusters or 0))
+
+
+def _by_method(records: Sequence[ScaleRecord]) -> dict[str, list[ScaleRecord]]:
+    return {method: [r for r in records if r.method == method] for method in dict.fromkeys(r.method for r in records)}
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:

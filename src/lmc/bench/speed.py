@@ -28,13 +28,7 @@ RESERVE = 1.5
 
 @dataclass(frozen=True)
 class Line:
-    """What is timed.
-
-    Args:
-        method: the spec of a method, FULL, PYG or COPY.
-        tier: of the histories.
-        redraw: whether every epoch has new batches.
-    """
+    """What is timed: the spec of a method, FULL, PYG or COPY; the tier of histories; whether batches are redrawn."""
 
     method: str
     tier: str = "device"
@@ -60,17 +54,14 @@ class SpeedCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedRecord(SpeedCell):
-    """The measurements of one line.
+class SpeedRecord(Line, SpeedCell):
+    """The measurements of one line; :class:`lmc.bench.epoch.Timed` explains those that it has too.
 
     Args:
-        method, tier, redraw: see :class:`Line`.
         turn: number of the smaller group in which the line was timed, where the memory did not suffice for all lines.
         in_turn: False where even one line and its baselines did not fit, and were timed one after the other.
-        steps: steps in an epoch.
         ms: time of an epoch (of one copy).
         moved: bytes that an epoch has to move (:mod:`lmc.bench.traffic`); None where they are not counted.
-        step_mb, resident_mb, nnz_share, halo_ratio: see :class:`lmc.bench.epoch.Timed`.
         product_ms: one sparse product with the matrix of a batch, at the hidden width, at its fastest; mean over
             batches.
         product_moved, product_gathered: its bytes, every row counted once, and once for each entry.
@@ -79,9 +70,6 @@ class SpeedRecord(SpeedCell):
         iteration_ms: one iteration of the forward solver; mean over batches.
     """
 
-    method: str
-    tier: str = "device"
-    redraw: bool = False
     turn: int = 1
     in_turn: bool = True
     steps: int
@@ -105,31 +93,22 @@ class SpeedRecord(SpeedCell):
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second."""
-        return None if self.moved is None else self.moved / self.ms * 1e3
+        """Bytes a second of the epoch."""
+        return _over(self.moved, self.ms / 1e3)
 
     @property
     def product_rate(self) -> float | None:
         """Bytes a second of the sparse product."""
-        return self.product_moved / self.product_ms * 1e3 if self.product_moved and self.product_ms else None
-
-    @property
-    def gathered_rate(self) -> float | None:
-        """Bytes a second of the sparse product, a row counted for every entry."""
-        return self.product_gathered / self.product_ms * 1e3 if self.product_gathered and self.product_ms else None
+        return _over(self.product_moved, (self.product_ms or 0) / 1e3)
 
 
 @dataclass(frozen=True)
 class Course:
     """What is timed.
 
-    Args:
-        models: of MODELS.
-        labels: the methods of every model.
-        configs: the parts/clusters in which they are timed.
-        pyg: whether PyG's full batch is timed beside the GCN.
-        tiers, redraw, varied, varied_in: the methods ``varied`` of the first model are also timed on ``tiers`` and,
-            with ``redraw``, with redrawn batches, in the parts/clusters ``varied_in``.
+    The methods ``labels`` of every model are timed in the parts/clusters ``configs``, and with ``pyg`` PyG's full batch
+    beside the GCN. The methods ``varied`` of the first model are also timed on ``tiers`` and, with ``redraw``, with
+    redrawn batches, in the parts/clusters ``varied_in``.
     """
 
     models: Sequence[str]
@@ -190,13 +169,7 @@ def rival_of(label: str, labels: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Times the lines of a group in turn.
-
-    Args:
-        method_of: the method of a line in a group.
-        with_baselines: a line after the lines that it is compared with.
-        say: is called with a note where a group has to be timed in smaller groups.
-    """
+    """Times the lines of a group in turn; ``say`` is called with a note where it has to be timed in smaller groups."""
 
     graph: Graph
     setup: Setup
@@ -302,25 +275,17 @@ def bytes_of(timed: Timed, width: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """A line and its ratios to the lines of its group; None where there is no such line.
-
-    Args:
-        vs_pyg, vs_full, vs_rival: time over that of PyG's and of our full batch, of LMC on the same batches.
-        vs_work: time over (share of non-zeros x full-batch time).
-        of_device: speed over that of the device tier with fixed batches.
-        of_copy, product_of_copy: bytes a second over those of a copy, of the epoch and of the sparse product.
-        vs_bound: time of a solver iteration over one sparse product plus one dense one.
-    """
+    """A line and its ratios to the lines of its group; None where there is no such line."""
 
     record: SpeedRecord
-    vs_pyg: float | None
-    vs_full: float | None
-    vs_work: float | None
-    vs_rival: float | None
-    of_device: float | None
-    of_copy: float | None
-    product_of_copy: float | None
-    vs_bound: float | None
+    vs_pyg: float | None  # time over that of PyG's full batch
+    vs_full: float | None  # time over that of our full batch
+    vs_work: float | None  # time over (share of non-zeros x full-batch time)
+    vs_rival: float | None  # time over that of LMC on the same batches
+    of_device: float | None  # speed over that of the device tier with fixed batches
+    of_copy: float | None  # bytes a second of the epoch over those of a copy
+    product_of_copy: float | None  # bytes a second of the sparse product over those of a copy
+    vs_bound: float | None  # time of a solver iteration over one sparse product plus one dense one
 
 
 def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:

@@ -90,17 +90,17 @@ def datasets(data_dir: o.DataDir = None) -> None:
 @app.command()
 def methods(name: Name = None) -> None:
     """List the training methods, or show the options of one."""
-    from lmc.cli.listing import list_methods, show_method
+    from lmc.cli.listing import list_methods
 
-    list_methods() if name is None else show_method(name)
+    list_methods(name)
 
 
 @app.command()
 def models(name: Name = None) -> None:
     """List the models, or show the options of one."""
-    from lmc.cli.listing import list_models, show_model
+    from lmc.cli.listing import list_models
 
-    list_models() if name is None else show_model(name)
+    list_models(name)
 
 
 @app.command(

@@ -89,11 +89,10 @@ def _folders(root: Path, labels: Sequence[str], resume: bool) -> dict[str, Path]
 
 
 def _facts(entered: Sequence[Contestant]) -> list[tuple[str, str]]:
-    first = entered[0].run
-    chosen = {name: value for name, value in run_facts(first) if name in ("graph", "model", "device")}
+    first = dict(run_facts(entered[0].run))
     divided = next((c.run for c in entered if isinstance(c.run.method, ClusterMethod)), None)
     division = [] if divided is None else division_facts(divided)
-    return [("graph", chosen["graph"]), *division, ("model", chosen["model"]), ("device", chosen["device"])]
+    return [("graph", first["graph"]), *division, ("model", first["model"]), ("device", first["device"])]
 
 
 def _train(out: Console, entered: Sequence[Contestant], settings: Settings, error_every: int, resume: bool) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from lmc.cli.console import console
 from lmc.cli.spec import METHODS, MODELS, Option, method_options, model_options, named, summary_of
@@ -21,62 +22,59 @@ from lmc.stores import Placement
 
 def list_datasets(data_dir: Path | None) -> None:
     """Print one line per data set."""
-    table = Table("name", "kind")
-    for column in ("nodes", "edges", "features", "classes"):
-        table.add_column(column, justify="right")
-    table.add_column("found", overflow="fold")
+    sizes = [Column(name, justify="right") for name in ("nodes", "edges", "features", "classes")]
+    table = Table("name", "kind", *sizes, Column("found", overflow="fold"))
     for info in describe(data_dir):
-        sizes = (f"{size:,}" for size in (info.nodes, info.edges, info.features, info.classes))
-        table.add_row(info.name, info.kind, *sizes, info.where)
+        numbers = (f"{size:,}" for size in (info.nodes, info.edges, info.features, info.classes))
+        table.add_row(info.name, info.kind, *numbers, info.where)
     out = console()
     out.print(table)
     out.print("A lookalike needs no file: --scale 0.1, or arxiv-like@0.1, makes it a tenth of its size.")
 
 
-def list_methods() -> None:
-    """Print one row per method."""
+def list_methods(name: str | None) -> None:
+    """Print one row per method, or the options of one."""
+    if name is not None:
+        _show(named(name, METHODS, "method"), method_options(name), f"--method {name}")
+        return
     out = console()
-    table = Table(show_lines=True, width=min(out.width, 120))
-    for column in ("name, method and paper", "messages from outside the batch"):
-        table.add_column(column, ratio=1)
-    table.add_column("facts it is tested for", no_wrap=True)
-    table.add_column("models, histories, rows in memory in a step", ratio=1)
-    for name, cls in METHODS.items():
-        _add(table, name, cls, _histories(cls()))
+    table = Table(
+        Column("name, method and paper", ratio=1),
+        Column("messages from outside the batch", ratio=1),
+        Column("facts it is tested for", no_wrap=True),
+        Column("models, histories, rows in memory in a step", ratio=1),
+        show_lines=True,
+        width=min(out.width, 120),
+    )
+    for known, cls in METHODS.items():
+        _add(table, known, cls, _histories(cls()))
     _add(table, "METHOD:drop_edge=P", DropEdge, "as the method it wraps")
     out.print(table)
     out.print("A table of histories has one row per node; --history host keeps it in host memory.")
     out.print("`lmc methods lmc` shows the options of one.")
 
 
-def list_models() -> None:
-    """Print one line per model."""
+def list_models(name: str | None) -> None:
+    """Print one line per model, or the options of one."""
+    if name is not None:
+        _show(named(name, MODELS, "model"), model_options(name), f"--model {name}")
+        return
     table = Table("name", "model", show_lines=True)
-    for name, cls in MODELS.items():
-        table.add_row(f"[bold]{name}[/bold]", f"{_title(cls)}\n{summary_of(cls).splitlines()[0]}")
+    for known, cls in MODELS.items():
+        table.add_row(f"[bold]{known}[/bold]", f"{_title(cls)}\n{summary_of(cls).splitlines()[0]}")
     out = console()
     out.print(table)
     out.print("`lmc models gcn` shows the options of one.")
-
-
-def show_method(name: str) -> None:
-    """Print what a method is, and its options."""
-    _show(named(name, METHODS, "method"), method_options(name), f"--method {name}")
-
-
-def show_model(name: str) -> None:
-    """Print what a model is, and its options."""
-    _show(named(name, MODELS, "model"), model_options(name), f"--model {name}")
 
 
 def _show(cls: type, options: Sequence[Option], usage: str) -> None:
     out = console()
     out.print(f"[bold]{_title(cls)}[/bold]\n")
     out.print(summary_of(cls), markup=False)
-    table = Table("option", "value", "default", "help", show_lines=True, width=min(out.width, 120))
-    table.columns[0].no_wrap = True
+    option_column = Column("option", no_wrap=True)
+    table = Table(option_column, "value", "default", "help", show_lines=True, width=min(out.width, 120))
     for option in options:
-        table.add_row(option.name, option.expected, _value(option.default), option.help.replace("[", "\\["))
+        table.add_row(option.name, option.expected, _value(option.default), escape(option.help))
     out.print(table)
     out.print(f"usage: {usage}:option=value:option=value", markup=False)
 

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _under(heading: str) -> Callable[[str, str], Any]:
+def _under(heading: str) -> Callable[..., Any]:
     """Options that the help lists under one heading."""
-    return lambda flag, help: typer.Option(flag, help=help, rich_help_panel=heading)
+    return lambda help, *flag: typer.Option(*flag, help=help, rich_help_panel=heading)
 
 
 _data, _method, _model, _loop = _under("Data"), _under("Method"), _under("Model"), _under("Optimiser")
 _place, _run = _under("Placement"), _under("Run")
 
-DataDir = Annotated[Path | None, _data("--data-dir", "Folder to look in first, before $LMC_DATA.")]
-Epochs = Annotated[int, _loop("--epochs", "Passes over the parts.")]
+DataDir = Annotated[Path | None, _data("Folder to look in first, before $LMC_DATA.")]
+Epochs = Annotated[int, _loop("Passes over the parts.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,46 +43,42 @@ class Training:
         str, typer.Argument(help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz.")
     ]
     parts: Annotated[
-        int | None, _method("--parts", "Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.")
+        int | None, _method("Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.")
     ] = None
     clusters: Annotated[
         str | None,
         _method(
-            "--clusters",
-            "Parts in a batch; auto (`lmc train` alone): as many as fit in memory. Default: an eighth, at least 2.",
+            "Parts in a batch; auto (`lmc train` alone): as many as fit in memory. Default: an eighth, at least 2."
         ),
     ] = None
     model: Annotated[
         str,
         _model(
-            "--model",
             "A name and its options, e.g. gcn:layers=3:hidden=256; `lmc models` lists the names, `lmc models gcn` the "
-            "options of one.",
+            "options of one."
         ),
     ] = "gcn"
     epochs: Epochs = 100
-    lr: Annotated[float, _loop("--lr", "Learning rate of Adam.")] = 0.01
-    weight_decay: Annotated[float, _loop("--weight-decay", "Weight decay of Adam.")] = 0.0
-    clip: Annotated[float | None, _loop("--clip", "Largest norm of the gradient.")] = None
-    eval_every: Annotated[int, _loop("--eval-every", "Epochs between evaluations; 0: never.")] = 1
-    seed: Annotated[int, _run("--seed", "Of parameters, partition and batches.")] = 0
-    run_dir: Annotated[Path | None, _run("--run-dir", "Where results go. Default: a folder under runs/.")] = None
-    resume: Annotated[bool, _run("--resume", "Continue what is in the run folder.")] = False
-    device: Annotated[str, _place("--device", "cpu, cuda, or auto: the GPU where there is one.")] = "auto"
+    lr: Annotated[float, _loop("Learning rate of Adam.")] = 0.01
+    weight_decay: Annotated[float, _loop("Weight decay of Adam.")] = 0.0
+    clip: Annotated[float | None, _loop("Largest norm of the gradient.")] = None
+    eval_every: Annotated[int, _loop("Epochs between evaluations; 0: never.")] = 1
+    seed: Annotated[int, _run("Of parameters, partition and batches.")] = 0
+    run_dir: Annotated[Path | None, _run("Where results go. Default: a folder under runs/.")] = None
+    resume: Annotated[bool, _run("Continue what is in the run folder.", "--resume")] = False
+    device: Annotated[str, _place("cpu, cuda, or auto: the GPU where there is one.")] = "auto"
     history: Annotated[
-        str, _place("--history", "Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.")
+        str, _place("Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.")
     ] = "device"
-    features: Annotated[str, _place("--features", "Where features are kept: as for --history.")] = "device"
-    structure: Annotated[str, _place("--structure", "Where edges are kept: device or host.")] = "device"
-    precision: Annotated[str, _place("--precision", "Of rows and tables: float32, or bfloat16 in half the bytes.")] = (
-        "float32"
-    )
+    features: Annotated[str, _place("Where features are kept: as for --history.")] = "device"
+    structure: Annotated[str, _place("Where edges are kept: device or host.")] = "device"
+    precision: Annotated[str, _place("Of rows and tables: float32, or bfloat16 in half the bytes.")] = "float32"
     rebuild_batches: Annotated[
-        bool, _place("--rebuild-batches", "Build every batch when it is needed and keep none.")
+        bool, _place("Build every batch when it is needed and keep none.", "--rebuild-batches")
     ] = False
     data_dir: DataDir = None
-    scale: Annotated[float | None, _data("--scale", "Factor on a lookalike's nodes and edges.")] = None
-    symmetrise: Annotated[bool, _data("--symmetrise", "Repair one-way edges, duplicates and self-loops.")] = False
+    scale: Annotated[float | None, _data("Factor on a lookalike's nodes and edges.")] = None
+    symmetrise: Annotated[bool, _data("Repair one-way edges, duplicates and self-loops.", "--symmetrise")] = False
 
     def load(self) -> "Graph":
         """The graph."""
@@ -120,21 +116,17 @@ class Train(Training):
     method: Annotated[
         str,
         _method(
-            "--method",
             "A name and its options, e.g. lmc:alpha=0.4:score=x; `lmc methods` lists the names, `lmc methods lmc` the "
             "options of one. auto: cmc, or lmc where the model's aggregation is not linear, or lmc4rec for a fixed "
-            "point.",
+            "point."
         ),
     ] = "auto"
     memory: Annotated[
         str | None,
-        _place(
-            "--memory",
-            "Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted.",
-        ),
+        _place("Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted."),
     ] = None
     dry_run: Annotated[
-        bool, _place("--dry-run", "Show what would be kept where and the memory of a step; train nothing.")
+        bool, _place("Show what would be kept where and the memory of a step; train nothing.", "--dry-run")
     ] = False
 
 
@@ -145,15 +137,14 @@ class Compare(Training):
     methods: Annotated[
         str,
         _method(
-            "--methods",
             "Comma-separated, each as for `lmc train --method`: gas,lmc,lmc:alpha=0.8:score=x^2. auto: several that "
-            "train the model.",
+            "train the model."
         ),
     ] = "auto"
     epochs: Epochs = 50
     error_every: Annotated[
         int | None,
-        _run("--error-every", "Epochs between measurements of the gradient error; 0: never. Default: about 6 in all."),
+        _run("Epochs between measurements of the gradient error; 0: never. Default: about 6 in all."),
     ] = None
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from lmc.cli.console import size
 from lmc.cli.options import Train
@@ -23,8 +23,6 @@ from lmc.models import Model
 from lmc.stores import Placement, free_memory
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_EASY = 0.3
-"""Share of a GPU's memory; where the tensors that are certainly kept there take less, no plan is made."""
 
 
 def parse_memory(text: str) -> int:
@@ -81,7 +79,12 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
         yield
         return
     limit, total = parse_memory(memory), torch.cuda.get_device_properties(device).total_memory
-    _release_cached_memory()
+    # What earlier work of this process left on the GPU counts towards the limit until it is freed. A workspace of
+    # cuBLAS lives as long as the process; where it was cut out of a large cached block, the whole block stays reserved.
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
     # torch takes an index here, or None for the current device, and no "cuda" without one
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.index)
     try:
@@ -96,24 +99,9 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
         torch.cuda.set_per_process_memory_fraction(1.0, device.index)
 
 
-def _release_cached_memory() -> None:
-    """Free what earlier work of this process left on the GPU: until then it counts towards the limit.
-
-    A workspace of cuBLAS lives as long as the process. Where it was cut out of a large cached block, the whole block
-    would stay reserved.
-    """
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-
-
 def plan_table(found: Plan) -> Table:
     """A table of what is kept where, and of what a step needs in addition."""
-    table = Table(title="Plan", title_justify="left")
-    table.add_column("what")
-    table.add_column("tier")
-    table.add_column("size", justify="right")
+    table = Table("what", "tier", Column("size", justify="right"), title="Plan", title_justify="left")
     for item in found.items:
         table.add_row(item.name, item.tier, size(item.size))
     table.add_row("a step, at its peak", "device", size(found.step), end_section=True)
@@ -149,6 +137,7 @@ def _refusal(
 
 
 def _easy(graph: Graph, model: Model, limit: int) -> bool:
+    """Whether the tensors that are certainly kept on a GPU take so small a share of it that no plan is needed."""
     item = next(model.parameters()).element_size()
     rows = graph.num_nodes * (2 * graph.num_features + 4 * sum(model.widths)) * item
-    return rows + graph.adj.nnz * 24 < _EASY * limit
+    return rows + graph.adj.nnz * 24 < 0.3 * limit

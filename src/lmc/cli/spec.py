@@ -30,31 +30,21 @@ T = TypeVar("T")
 AUTO = "auto"
 SHORT = {"num_parts": "parts", "clusters_per_batch": "clusters", "num_layers": "layers"}
 """Short spellings of options; the long ones are accepted too."""
-DROP_EDGE = "drop_edge"
-"""The option of every method that wraps it in DropEdge."""
-HIDDEN = 64
-"""Width of the hidden layers by default; the models themselves have no default for it."""
+DROP_EDGE = "drop_edge"  # the option of every method that wraps it in DropEdge
+HIDDEN = 64  # width of the hidden layers by default; the models themselves have no default for it
 _FROM_GRAPH = ("self", "in_width", "out_width", "seed")
 _WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a method or a model.
+    """One option of a method or a model."""
 
-    Args:
-        name: the spelling on the command line, e.g. "parts".
-        argument: the name of the field or argument, e.g. "num_parts".
-        hint: its type.
-        default: the value where none is given.
-        help: the entry of the docstring.
-    """
-
-    name: str
-    argument: str
-    hint: Any
+    name: str  # the spelling on the command line, e.g. "parts"
+    argument: str  # the name of the field or argument, e.g. "num_parts"
+    hint: Any  # its type
     default: Any
-    help: str
+    help: str  # its entry of the docstring
 
     @property
     def expected(self) -> str:
@@ -74,9 +64,8 @@ class Option:
 def parse_method(text: str, **shared: Any) -> Method:
     """The method of one spec.
 
-    Args:
-        shared: values for options that ``text`` does not give, such as ``parts=80``; a value of None and an option that
-            this method does not have are ignored.
+    ``shared`` are values for options that ``text`` does not give, such as ``parts=80``; a value of None and an option
+    that this method does not have are ignored.
     """
     name, written = split_spec(text)
     cls, options = named(name, METHODS, "method"), method_options(name)
@@ -102,9 +91,7 @@ def parse_methods(text: str, **shared: Any) -> dict[str, Method]:
 def check_shared(texts: Sequence[str], **shared: Any) -> None:
     """Refuse shared options that none of the methods has."""
     known = {o.name for text in texts for o in method_options(split_spec(text)[0])}
-    unused = [
-        f"--{name.replace('_', '-')}" for name, value in shared.items() if value is not None and name not in known
-    ]
+    unused = [f"--{name.replace('_', '-')}" for name, v in shared.items() if v is not None and name not in known]
     if unused:
         raise ConfigError(
             f"expected options that at least one of {', '.join(texts)} has (got {', '.join(unused)}): drop it, or add "
@@ -141,8 +128,7 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     values: dict[str, str] = {}
     for setting in settings:
         key, mark, value = (part.strip() for part in setting.partition("="))
-        option = key.replace("-", "_")
-        option = SHORT.get(option, option)
+        option = SHORT.get(key.replace("-", "_"), key.replace("-", "_"))
         if not (mark and key and value):
             raise ConfigError(
                 f"expected name:option=value (got {setting!r} in {text!r}): write {name}:{key or 'option'}=VALUE"
@@ -212,18 +198,11 @@ def _readers(hint: Any) -> list[tuple[str, Callable[[str], Any]]]:
         if kind in _PLAIN:
             found.append(_PLAIN[kind])
         elif get_origin(kind) is Literal:
-            found.append((f"one of {', '.join(map(str, get_args(kind)))}", _one_of(get_args(kind))))
+            values = {str(value): value for value in get_args(kind)}
+            found.append((f"one of {', '.join(values)}", values.__getitem__))
         elif get_origin(kind) in (tuple, Sequence):
-            found.append(("whole numbers such as 10/10/5", _whole_numbers))
+            found.append(("whole numbers such as 10/10/5", lambda value: tuple(map(int, value.split("/")))))
     return sorted(found, key=lambda reader: reader is _PLAIN[str])
-
-
-def _whole_numbers(value: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in value.split("/"))
-
-
-def _one_of(values: Sequence[Any]) -> Callable[[str], Any]:
-    return {str(value): value for value in values}.__getitem__
 
 
 _PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {

@@ -148,12 +148,11 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
 
 def labels_for(model: str, methods: dict[str, Method]) -> list[str]:
     """The specs of the methods that train a model: lmc4rec for lmc where it is a fixed point."""
-    found = []
+    found, kind = [], "recurrent" if model == "recgcn" else "layered"
     for label, method in methods.items():
         name = label.partition(":")[0]
         replaced = _RECURRENT.get(name, name) if model == "recgcn" else name
-        cls = METHODS[replaced]
-        if ("recurrent" if model == "recgcn" else "layered") not in cls.traits.trains:
+        if kind not in METHODS[replaced].traits.trains:
             continue
         if not isinstance(method, ClusterMethod):
             raise ConfigError(f"expected methods whose batches are parts of the graph (got {label}): drop it")
@@ -186,9 +185,10 @@ def bytes_table(rows: Sequence[SpeedRow], copies: Sequence[float]) -> TextTable:
     headers += ["iterations", "iteration ms", "time / bound"]
     cells = []
     for row in (row for row in rows if row.record.moved is not None):
-        r = row.record
+        r, gathered = row.record, row.record.product_gathered
+        gathered = gathered / r.product_ms * 1e3 if gathered and r.product_ms else None
         line = [r.model, f"{r.config}, {r.line}", milliseconds(r.product_ms), number(r.product_rate, 1, 1e9)]
-        line += [share(row.product_of_copy), number(r.gathered_rate, 1, 1e9), number(r.moved, 3, 1e9)]
+        line += [share(row.product_of_copy), number(gathered, 1, 1e9), number(r.moved, 3, 1e9)]
         line += [number(r.rate, 1, 1e9), share(row.of_copy), number(r.iterations, 0), milliseconds(r.iteration_ms)]
         cells.append([*line, ratio(row.vs_bound)])
     bandwidth = ", ".join(f"{rate / 1e9:,.1f}" for rate in copies)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 
 from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds
 from lmc.cli.options import Train
@@ -55,7 +55,8 @@ def _method(spec: str, shared: dict[str, int | None]) -> Method:
 def run_facts(run: Run) -> list[tuple[str, str]]:
     """Names and values that describe a bound run."""
     model = run.problem.model
-    lines = [("graph", repr(run.graph)), ("method", _title(run))]
+    dropped = "" if run.schedule is None else f", {percent(run.schedule.p)} of the edges left out anew every epoch"
+    lines = [("graph", repr(run.graph)), ("method", run.method.traits.title + dropped)]
     if isinstance(run.method, ClusterMethod):
         lines += division_facts(run)
     elif not isinstance(run.method, FullBatch):
@@ -69,8 +70,10 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
     ]
     if run.problem.dtype != run.problem.accumulate_dtype:
         lines.append(("precision", run.problem.placement.precision))
-    if set(run.tiers.values()) != {"device"}:
-        lines.append(("tiers", _tier_names(run.tiers)))
+    tiers = dict.fromkeys(run.tiers.values())
+    if set(tiers) != {"device"}:
+        on = {tier: ", ".join(name for name, where in run.tiers.items() if where == tier) for tier in tiers}
+        lines.append(("tiers", "; ".join(f"{names} on {tier}" for tier, names in on.items())))
     return lines
 
 
@@ -87,20 +90,10 @@ def division_facts(run: Run) -> list[tuple[str, str]]:
     return [("batches", batches + ", redrawn every epoch" * clusters.redraw), ("partition", partition)]
 
 
-def _title(run: Run) -> str:
-    dropped = "" if run.schedule is None else f", {percent(run.schedule.p)} of the edges left out anew every epoch"
-    return run.method.traits.title + dropped
-
-
-def _tier_names(tiers: dict[str, str]) -> str:
-    lines = {tier: [name for name, where in tiers.items() if where == tier] for tier in dict.fromkeys(tiers.values())}
-    return "; ".join(f"{', '.join(names)} on {tier}" for tier, names in lines.items())
-
-
 def _summary(record: RunRecord) -> Table:
-    table = Table(title="Result", title_justify="left", caption_justify="left")
-    for column in ("epochs", "last loss", "best epoch", "val", "test at best val", "training time"):
-        table.add_column(column, justify="right")
+    names = ("epochs", "last loss", "best epoch", "val", "test at best val", "training time")
+    columns = [Column(name, justify="right") for name in names]
+    table = Table(*columns, title="Result", title_justify="left", caption_justify="left")
     table.add_row(
         str(record.epochs[-1].epoch if record.epochs else 0),
         number(record.loss, 4),
