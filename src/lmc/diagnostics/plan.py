@@ -89,24 +89,31 @@ def plan(division: Division, model: Model, method: Method, placement: Placement 
     largest = max(sizes, key=lambda s: s.rows)
     mean_rows = sum(s.rows for s in sizes) / len(sizes)
     found = probe(graph, model, method, largest, placement)
-    problem = found.run.problem
-    items = (
-        *_histories(graph, found),
-        *_features(graph, problem),
-        *_structure(graph, problem),
-        *_transfers(graph, found),
-        *_batches(graph, found, clusters.num_batches * mean_rows / largest.rows),
-        _parameters(model),
-    )
-    return Plan(items, found.step, largest, clusters.num_batches, problem.device.type == "cpu")
+    items = tuple(_items(graph, model, found, clusters.num_batches * mean_rows / largest.rows))
+    return Plan(items, found.step, largest, clusters.num_batches, found.run.problem.device.type == "cpu")
 
 
-def _histories(graph: Graph, found: Probe) -> list[Item]:
-    return [
-        Item(f"history {name}[{l}]", table.tier, graph.num_nodes * table.data()[0].nbytes)
-        for name, layers in found.run.tables.items()
-        for l, table in layers.items()
-    ]
+def _items(graph: Graph, model: Model, found: Probe, times_largest: float) -> Iterator[Item]:
+    """What is kept; all batches together are ``times_largest`` times as large as the largest."""
+    run, problem = found.run, found.run.problem
+    for name, layers in run.tables.items():
+        for l, table in layers.items():
+            yield Item(f"history {name}[{l}]", table.tier, graph.num_nodes * table.data()[0].nbytes)
+    yield from _features(graph, problem)
+    yield from _structure(graph, problem)
+    if found.transfers:  # buffers of rows in transfer, and the index of every node that locates its row
+        recorded = found.recorded_transfers if run.source.kept and run.pipeline.records else 0
+        index = run.pipeline.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
+        yield Item("rows in transfer", "device", found.transfers + recorded + index)
+    if run.source.kept:
+        # the batch of FullBatch holds P itself, which the structure counts
+        counted = sum(_matrix_bytes(graph, problem)) if isinstance(run.method, FullBatch) else 0
+        yield Item("batches", "device", round(found.batch * times_largest) - counted)
+    elif problem.device.type == "cuda" or found.transfers > 0:
+        yield Item("the next batch", "device", found.batch)
+    # Adam has two moments; gradients are allocated by every step, and counted with it
+    parameters, buffers = (sum(t.nbytes for t in tensors) for tensors in (model.parameters(), model.buffers()))
+    yield Item("parameters and optimiser", "device", 3 * parameters + buffers)
 
 
 def _features(graph: Graph, problem: Problem) -> list[Item]:
@@ -125,49 +132,20 @@ def _features(graph: Graph, problem: Problem) -> list[Item]:
 
 
 def _structure(graph: Graph, problem: Problem) -> list[Item]:
-    n, nnz = graph.num_nodes, graph.adj.nnz
-    # P and the pattern of A
-    edges = _matrices(problem) * (nnz + n) * (4 + problem.dtype.itemsize) + 4 * (nnz + n + 1)
+    n = graph.num_nodes
+    entries, starts = _matrix_bytes(graph, problem)
+    edges = entries + 4 * (graph.adj.nnz + n + 1)  # P and the pattern of A
     # targets and splits; per node the start of its entries, its number in the user's graph and in a block
-    targets = graph.y.nbytes + 3 * n
-    nodes = _matrices(problem) * 4 * (n + 1) + targets + 8 * n + 4 * n * len(problem.matrices)
+    nodes = starts + graph.y.nbytes + 3 * n + 8 * n + 4 * n * len(problem.matrices)
     if not problem.P.on_host:
         return [Item("structure", "device", edges + nodes)]
     return [Item("structure", "host", edges), Item("targets and node numbers", "device", nodes)]
 
 
-def _matrices(problem: Problem) -> int:
-    """The number of matrices, including transposes where these differ."""
-    return len(problem.matrices) * (1 if problem.P.symmetric else 2)
-
-
-def _transfers(graph: Graph, found: Probe) -> list[Item]:
-    """Buffers of rows in transfer, and the index of every node that locates its row."""
-    run = found.run
-    if not found.transfers:
-        return []
-    recorded = found.recorded_transfers if run.source.kept and run.pipeline.records else 0
-    index = run.pipeline.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
-    return [Item("rows in transfer", "device", found.transfers + recorded + index)]
-
-
-def _batches(graph: Graph, found: Probe, times_largest: float) -> list[Item]:
-    """Kept batches, together so many times as large as the largest; or the one that is prepared during a step."""
-    run, problem = found.run, found.run.problem
-    if not run.source.kept:
-        prepared = problem.device.type == "cuda" or found.transfers > 0
-        return [Item("the next batch", "device", found.batch)] if prepared else []
-    size = round(found.batch * times_largest)
-    if isinstance(run.method, FullBatch):  # its batch holds P itself, which the structure counts
-        n, nnz = graph.num_nodes, graph.adj.nnz
-        size -= _matrices(problem) * ((nnz + n) * (4 + problem.dtype.itemsize) + 4 * (n + 1))
-    return [Item("batches", "device", size)]
-
-
-def _parameters(model: Model) -> Item:
-    """The parameters and Adam's two moments; gradients are allocated by every step, and counted with it."""
-    parameters, buffers = (sum(t.nbytes for t in tensors) for tensors in (model.parameters(), model.buffers()))
-    return Item("parameters and optimiser", "device", 3 * parameters + buffers)
+def _matrix_bytes(graph: Graph, problem: Problem) -> tuple[int, int]:
+    """Bytes of the entries and of the row pointers of all matrices, including transposes where these differ."""
+    number, n = len(problem.matrices) * (1 if problem.P.symmetric else 2), graph.num_nodes
+    return number * (graph.adj.nnz + n) * (4 + problem.dtype.itemsize), number * 4 * (n + 1)
 
 
 @dataclass(frozen=True)

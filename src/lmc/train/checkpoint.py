@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmc.engine import Run
 from lmc.errors import CheckpointError
-from lmc.results import replace, replacing
+from lmc.results import replacing
 from lmc.stores import Table
 from lmc.train import tensorfile
 
@@ -66,19 +65,17 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
     return position
 
 
-def save_parameters(path: Path, model: nn.Module) -> None:
-    """Write the parameters and buffers of a model as one safetensors file."""
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    replace(path, safetensors.torch.save(state))
+def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """These tensors as safetensors writes them."""
+    return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
 
 
 def _tensors(run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
     tensors |= {f"run.{k}": v for k, v in run.small_state().items()}
     for index, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
-    return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+        tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in state.items()}
+    return on_host(tensors)
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

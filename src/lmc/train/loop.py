@@ -50,7 +50,10 @@ def train(
             raise _interrupted(folder, position)
         record = _end_epoch(run, settings, position)
         if folder is not None:
-            _write(folder, record, position, settings, stop)
+            folder.append(record)
+            due = folder.seconds_since_save() >= settings.checkpoint_seconds
+            if due or stop() or position.epoch == settings.epochs:
+                folder.save(position)
         yield record
         if stop() and position.epoch < settings.epochs:
             raise _interrupted(folder, position)
@@ -113,33 +116,22 @@ def _train_rest_of_epoch(
     started = time.perf_counter()
     losses = train_epoch(run, optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=stop)
     position.step += len(losses)
-    # float64: the sum must not depend on where an epoch was interrupted
-    total = torch.stack(losses).double().sum()
-    position.loss += float(total)  # waits for the device, so the time below includes all of its work
+    # float64: the sum must not depend on where an epoch was interrupted. Reading it waits for the device, so the time
+    # below includes all of its work.
+    position.loss += float(torch.stack(losses).double().sum())
     position.seconds += time.perf_counter() - started
 
 
 def _end_epoch(run: Run, settings: Settings, position: Position) -> EpochRecord:
     """The record of the epoch that is complete, with scores where they are due; ``position`` moves to the next one."""
-    epoch = position.epoch + 1
-    scores = _evaluate(run) if settings.evaluates(epoch) else None
+    epoch, scores = position.epoch + 1, None
+    if settings.evaluates(epoch):
+        # small chunks where rows are kept off the device, because memory is short
+        size = MAX_ELEMENTS if set(run.tiers.values()) == {"device"} else FEW_ELEMENTS
+        scores = evaluate_problem(run.problem, size, start=run.problem.kind.solver_start(run.tables))
     record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores, run.solves())
     position.epoch, position.step, position.loss = epoch, 0, 0.0
     return record
-
-
-def _write(folder: RunFolder, record: EpochRecord, position: Position, settings: Settings, stop: Stop) -> None:
-    """Write the record of an epoch, and a checkpoint at the end, at a stop and where the last one is old."""
-    folder.append(record)
-    done = position.epoch == settings.epochs
-    if done or stop() or folder.seconds_since_save() >= settings.checkpoint_seconds:
-        folder.save(position)
-
-
-def _evaluate(run: Run) -> dict[str, float]:
-    # small chunks where rows are kept off the device, because memory is short
-    size = MAX_ELEMENTS if set(run.tiers.values()) == {"device"} else FEW_ELEMENTS
-    return evaluate_problem(run.problem, size, start=run.problem.kind.solver_start(run.tables))
 
 
 def _interrupted(folder: RunFolder | None, position: Position) -> Interrupted:

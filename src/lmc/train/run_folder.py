@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 from lmc.engine import Run
@@ -67,10 +68,8 @@ class RunFolder:
 
     def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
         self.path, self._epochs = path, path / "epochs.jsonl"
-        self._run = run
-        self._optimizer = optimizer
-        self._saved_at = time.monotonic()
-        self._best = float("-inf")
+        self._run, self._optimizer = run, optimizer
+        self._saved_at, self._best = time.monotonic(), float("-inf")
 
     def load(self) -> Position | None:
         """Restore the state of the checkpoint; None where there is none.
@@ -98,7 +97,8 @@ class RunFolder:
         append_lines(self._epochs, [record])
         if record.scores is not None and record.scores["val"] > self._best:
             self._best = record.scores["val"]
-            checkpoint.save_parameters(self.path / "best.safetensors", self._run.problem.model)
+            parameters = checkpoint.on_host(self._run.problem.model.state_dict())
+            replace(self.path / "best.safetensors", safetensors.torch.save(parameters))
 
 
 def open_folder(
