@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +47,7 @@ UseOfPX = Literal["none", "replaces_x", "beside_x"]
 ``beside_x``: the first sum is P X itself, and X may be read elsewhere too."""
 
 
-@dataclass(frozen=True)
-class Inspection:
+class Inspection(NamedTuple):
     """What :func:`inspect_network` found."""
 
     specs: tuple[PropagateSpec, ...]

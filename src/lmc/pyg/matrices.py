@@ -1,9 +1,7 @@
 """The matrices that PyG convolutions aggregate with on a graph.
 
 A convolution decides by itself which edges it sums over and with which weights (self-loops, symmetric normalisation,
-means, ...). The network is run once on the edges of the graph, with zeros for features and sums, and every
-``propagate`` records the edges and weights that arrive there. :func:`matrix_of` turns them into a matrix of this
-library.
+means, ...). :func:`matrix_of` turns what arrives at its ``propagate`` into a matrix of this library.
 """
 
 from __future__ import annotations
@@ -11,13 +9,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.graph.normalise import with_self_loops
-from lmc.models import evaluating
-from lmc.pyg.propagate_hook import Call, PropagateSpec, replaced_methods
 
 
 class LayerEdges(NamedTuple):
@@ -33,25 +29,6 @@ class LayerEdges(NamedTuple):
         src, dst = self.edges
         w = torch.ones(src.numel(), dtype=dtype, device=src.device) if self.weight is None else self.weight.to(dtype)
         return w / torch.bincount(dst, minlength=num_nodes).to(dtype)[dst] if self.aggregation == "mean" else w
-
-
-def layer_edges(
-    network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], adj: CSR, in_width: int, dtype: torch.dtype
-) -> list[LayerEdges]:
-    """What every ``propagate`` of the network sums over on the graph ``adj``; nothing is aggregated."""
-    n, found = adj.num_rows, list[LayerEdges]()
-
-    def propagate(convolution: Any, edge_index: Tensor, size: Any, kwargs: dict[str, Any]) -> Tensor:
-        spec = specs[len(found)]
-        weight = None if spec.weight is None else kwargs[spec.weight]
-        weight = None if weight is None else weight.flatten()
-        found.append(LayerEdges(edge_index, weight, aggregation_of(convolution) if spec.linear else None))
-        return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
-
-    x = torch.zeros(1, in_width, dtype=dtype, device=adj.device).expand(n, -1)
-    with evaluating(network), torch.no_grad(), replaced_methods(network, propagate):
-        call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
-    return found
 
 
 def aggregation_of(convolution: Any) -> str | None:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.models.base import Layer, Model
-from lmc.models.passes import Operator, Pass
+from lmc.models.passes import Operator, Pass, evaluating
 from lmc.pyg.core_rows_mode import CoreRowsMode
 from lmc.pyg.inspection import Inspection, inspect_network
-from lmc.pyg.matrices import LayerEdges, layer_edges, marked_symmetric, matrix_of, without_loops
-from lmc.pyg.propagate_hook import Call, ChooseState, HookedPass
+from lmc.pyg.matrices import LayerEdges, aggregation_of, marked_symmetric, matrix_of, without_loops
+from lmc.pyg.propagate_hook import Call, ChooseState, HookedPass, replaced_methods
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -54,13 +54,13 @@ class WrappedNetwork(Model):
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
 
-    def __init__(self, network: nn.Module, call: Call, in_width: int, inspection: Inspection) -> None:
+    def __init__(self, network: nn.Module, call: Call, in_width: int, found: Inspection) -> None:
         super().__init__()
-        self.network, self.specs, self._call = network, inspection.specs, call
-        self.in_width, self.out_width = in_width, inspection.out_width
-        self.aggregates_features = inspection.use_of_px != "none"
-        self.keeps_features = inspection.use_of_px == "beside_x"
-        self.reads_all_rows = inspection.use_of_px != "replaces_x"
+        self.network, self._call, self.specs = network, call, found.specs
+        self.in_width, self.out_width = in_width, found.out_width
+        self.aggregates_features = found.use_of_px != "none"
+        self.keeps_features = found.use_of_px == "beside_x"
+        self.reads_all_rows = found.use_of_px != "replaces_x"
         # only with sparse products: what a convolution does over edges may make the host wait for the device
         self.recordable = self.linear and _is_recordable(network)
 
@@ -140,7 +140,20 @@ class WrappedNetwork(Model):
         return marked_symmetric(matrix_of(adj, self._layer_edges(adj, block.dtype)[l - 1], block.dtype))
 
     def _layer_edges(self, adj: CSR, dtype: torch.dtype) -> list[LayerEdges]:
-        return layer_edges(self.network, self._call, self.specs, adj, self.in_width, dtype)
+        """What every ``propagate`` sums over on a graph, from a pass with zeros for features and sums."""
+        n, found = adj.num_rows, list[LayerEdges]()
+
+        def propagate(convolution: Any, edge_index: Tensor, size: Any, kwargs: dict[str, Any]) -> Tensor:
+            spec = self.specs[len(found)]
+            weight = None if spec.weight is None else kwargs[spec.weight]
+            weight = None if weight is None else weight.flatten()
+            found.append(LayerEdges(edge_index, weight, aggregation_of(convolution) if spec.linear else None))
+            return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
+
+        x = torch.zeros(1, self.in_width, dtype=dtype, device=adj.device).expand(n, -1)
+        with evaluating(self.network), torch.no_grad(), replaced_methods(self.network, propagate):
+            self._call(self.network, x, torch.stack([adj.indices.long(), adj.row_index()]))
+        return found
 
 
 def _in_width(network: nn.Module) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -154,26 +155,11 @@ class BundleMember:
     """One table of a bundle. A prefetch fetches the rows of all members."""
 
     def __init__(self, bundle: StagedTable, index: int) -> None:
-        self.bundle, self._index = bundle, index
-        self.tier, self.staged = bundle.tier, bundle.staged
-
-    def pull(self, rows: Rows) -> Tensor:
-        return self.bundle.pull(rows, self._index)
-
-    def push(self, rows: Rows, values: Tensor) -> None:
-        self.bundle.push(rows, values, self._index)
-
-    def add(self, rows: Rows, values: Tensor) -> None:
-        self.bundle.add(rows, values, self._index)
-
-    def prefetch(self, *rows: Rows) -> None:
-        self.bundle.prefetch(*rows)
-
-    def data(self) -> Tensor:
-        return self.bundle.data(self._index)
-
-    def delivered(self, *rows: Rows) -> Tensor | None:
-        return self.bundle.delivered(*rows, member=self._index)
+        self.bundle, self.tier, self.staged = bundle, bundle.tier, bundle.staged
+        self.prefetch = bundle.prefetch
+        self.pull, self.push = partial(bundle.pull, member=index), partial(bundle.push, member=index)
+        self.add, self.data = partial(bundle.add, member=index), partial(bundle.data, member=index)
+        self.delivered = partial(bundle.delivered, member=index)
 
 
 def members(bundle: StagedTable) -> list[Table]:
