@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method
 from lmc.models import Model, Pass
 from lmc.pyg import wrap
 from lmc.pyg.core_rows_mode import CoreRowsMode
-from lmc.stores import Device, Placement, Table
+from lmc.stores import Placement
 
 TOLERANCE = 1e-8
 NUM_NODES, NUM_PARTS = 60, 4
@@ -47,24 +48,17 @@ class ModelReport:
         return all(check.holds is not False for check in self.checks if check.name in REQUIRED)
 
     def __getitem__(self, name: str) -> Check:
-        for check in self.checks:
-            if check.name == name:
-                return check
-        raise KeyError(name)
+        return {check.name: check for check in self.checks}[name]
 
     def __str__(self) -> str:
         words = {True: "yes", False: "NO", None: "-"}
         rows = [("", "holds", "error", "")] + [
             (c.name, words[c.holds], "" if c.error is None else f"{c.error:.1e}", c.note) for c in self.checks
         ]
-        widths = [max(len(row[k]) for row in rows) for k in range(3)]
-        lines = ["  ".join(row[k].ljust(widths[k]) for k in range(3)) + "  " + row[3] for row in rows]
-        return "\n".join(
-            [
-                f"{self.model}: {'all required properties hold' if self.ok else 'a required property does NOT hold'}",
-                *lines,
-            ]
-        )
+        widths = [*(max(len(row[k]) for row in rows) for k in range(3)), 0]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        found = "all required properties hold" if self.ok else "a required property does NOT hold"
+        return "\n".join([f"{self.model}: {found}", *lines])
 
 
 CUT, FORWARD, CHUNKS = "divided into layers", "forward pass", "computed in chunks"
@@ -157,17 +151,12 @@ def _graph(model: Model) -> Graph:
     g, n = torch.Generator().manual_seed(0), NUM_NODES
     ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
     order = torch.randperm(n, generator=g)
-    return Graph.from_edges(
-        torch.cat([ring, torch.randint(n, (2, 2 * n), generator=g)], 1),
-        torch.randn(n, model.in_width, generator=g, dtype=torch.float64),
-        torch.randint(model.out_width, (n,), generator=g),
-        train=order[: n // 2],
-        val=order[n // 2 : -5],
-        test=order[-5:],
-        num_classes=model.out_width,
-        name="check_model",
-        symmetrise=True,
-    )
+    edges = torch.cat([ring, torch.randint(n, (2, 2 * n), generator=g)], 1)
+    x = torch.randn(n, model.in_width, generator=g, dtype=torch.float64)
+    y = torch.randint(model.out_width, (n,), generator=g)
+    splits: dict[str, Any] = {"train": order[: n // 2], "val": order[n // 2 : -5], "test": order[-5:]}
+    classes = model.out_width
+    return Graph.from_edges(edges, x, y, **splits, num_classes=classes, name="check_model", symmetrise=True)
 
 
 def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
@@ -225,11 +214,7 @@ def _in_chunks(model: Model, g: Graph, logits: Tensor) -> float:
     problem = Problem.of(g, copy.deepcopy(model), Placement(device="cpu"))
     third = g.num_nodes // 3
     chunks = [slice(0, third), slice(third, third + 1), slice(third + 1, g.num_nodes)]
-
-    def make(_: int, width: int) -> Table:
-        return Device().table(g.num_nodes, width, torch.float64, torch.device("cpu"))
-
-    tables = [table for _, table in exact_states(problem, chunks, make)]
+    tables = [table for _, table in exact_states(problem, chunks, lambda _, width: problem.table(width))]
     got = torch.cat([part for _, part in exact_logits(problem, chunks, tables)])
     return float((got - logits).norm() / logits.norm())
 

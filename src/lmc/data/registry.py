@@ -72,13 +72,9 @@ class Info:
 
 
 def load(
-    source: Any,
-    *,
-    data_dir: str | Path | None = None,
-    seed: int = 0,
-    scale: float | None = None,
+    source: Any, *, data_dir: str | Path | None = None, seed: int = 0, scale: float | None = None,
     symmetrise: bool = False,
-) -> Graph:
+) -> Graph:  # fmt: skip
     """Load and check the graph that ``source`` names or contains.
 
     Args:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmc.graph.checks import (
-    SPLITS,
-    check_disjoint,
-    check_labelled,
-    checked_edges,
-    checked_features,
-    checked_mask,
-    checked_targets,
-)
+from lmc.graph import checks
+from lmc.graph.checks import SPLITS
 from lmc.graph.csr import CSR
+
+Array = Tensor | np.ndarray
+Nodes = Tensor | np.ndarray | Sequence[int]
+"""A boolean mask, or node numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +89,12 @@ class Graph:
 
     def to(self, device: torch.device | str, features: bool = True, structure: bool = True) -> Graph:
         """This graph with its arrays on ``device``; ``features`` and ``structure`` can be left where they are."""
-        arrays = {k: getattr(self, k).to(device) for k in ("y", *SPLITS)}
-        arrays["adj"] = self.adj.to(device) if structure else self.adj
-        return Graph(
-            **arrays, x=self.x.to(device) if features else self.x, num_classes=self.num_classes, name=self.name
-        )
+        moved = {k: getattr(self, k).to(device) for k in ("y", *SPLITS)}
+        if structure:
+            moved["adj"] = self.adj.to(device)
+        if features:
+            moved["x"] = self.x.to(device)
+        return replace(self, **moved)
 
     def permute(self, order: Tensor, x: Tensor | None = None) -> Graph:
         """The same graph with node ``order[i]`` as node ``i``; ``x`` are the features in that order, where known."""
@@ -109,8 +107,7 @@ class Graph:
         if features is None:
             at = order.to(self.x.device)
             features = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
-        masks = {k: getattr(self, k)[order] for k in SPLITS}
-        return Graph(adj, features, self.y[order], **masks, num_classes=self.num_classes, name=self.name)
+        return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in ("y", *SPLITS)})
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
@@ -123,18 +120,9 @@ class Graph:
 
     @classmethod
     def from_edges(
-        cls,
-        edge_index: Tensor | np.ndarray,
-        x: Tensor | np.ndarray | CSR,
-        y: Tensor | np.ndarray,
-        *,
-        train: Tensor | np.ndarray | Sequence[int],
-        val: Tensor | np.ndarray | Sequence[int],
-        test: Tensor | np.ndarray | Sequence[int],
-        num_classes: int | None = None,
-        name: str = "graph",
-        symmetrise: bool = False,
-    ) -> Graph:
+        cls, edge_index: Array, x: Array | CSR, y: Array, *, train: Nodes, val: Nodes, test: Nodes,
+        num_classes: int | None = None, name: str = "graph", symmetrise: bool = False,
+    ) -> Graph:  # fmt: skip
         """Check the arrays and build the graph.
 
         Arrays are not copied where that can be avoided, so writing into ``x`` or ``y`` afterwards changes the graph.
@@ -149,10 +137,12 @@ class Graph:
         """
         y = torch.as_tensor(y)
         n = y.shape[0] if y.dim() else 0
-        features = checked_features(x, n)
-        targets, num_classes = checked_targets(y, num_classes)
-        masks = {k: checked_mask(k, torch.as_tensor(v), n) for k, v in zip(SPLITS, (train, val, test), strict=True)}
-        check_disjoint(masks)
-        check_labelled(targets, masks)
-        adj = checked_edges(torch.as_tensor(edge_index), n, symmetrise)
+        features = checks.checked_features(x, n)
+        targets, num_classes = checks.checked_targets(y, num_classes)
+        masks = {
+            k: checks.checked_mask(k, torch.as_tensor(v), n) for k, v in zip(SPLITS, (train, val, test), strict=True)
+        }
+        checks.check_disjoint(masks)
+        checks.check_labelled(targets, masks)
+        adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
         return cls(adj, features, targets, **masks, num_classes=num_classes, name=name)

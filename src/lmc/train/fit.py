@@ -21,25 +21,12 @@ from lmc.train.run_folder import Settings, config_of
 
 
 def fit(
-    graph: Graph,
-    model: Model,
-    method: Method,
-    epochs: int = 100,
-    lr: float = 0.01,
-    *,
-    weight_decay: float = 0.0,
-    clip: float | None = None,
-    eval_every: int = 1,
-    parts: Tensor | None = None,
-    seed: int = 0,
-    run_dir: str | Path | None = None,
-    resume: bool = False,
-    device: str | torch.device | None = None,
-    checkpoint_seconds: float = 30.0,
-    placement: Placement | None = None,
-    on_epoch: Callable[[EpochRecord], None] | None = None,
-    progress: bool = False,
-) -> RunRecord:
+    graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *, weight_decay: float = 0.0,
+    clip: float | None = None, eval_every: int = 1, parts: Tensor | None = None, seed: int = 0,
+    run_dir: str | Path | None = None, resume: bool = False, device: str | torch.device | None = None,
+    checkpoint_seconds: float = 30.0, placement: Placement | None = None,
+    on_epoch: Callable[[EpochRecord], None] | None = None, progress: bool = False,
+) -> RunRecord:  # fmt: skip
     """Train ``model`` on ``graph`` by ``method`` and return the record; the model keeps the last parameters.
 
     Args:
