@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 
-from experiments.study import Methods, Rates, Seeds, TrainingStudy
-from experiments.testbed import parse_norm, train_epochs
+from experiments.study import Rates, Seeds, TrainingStudy, parse_norm, train_epochs
 from lmc.bench.epoch import free
 from lmc.cli.console import TextTable
 from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_numbers
+from lmc.cli.study import Methods
 from lmc.errors import ConfigError
-from lmc.report.looks import legend_below, looks_of, new_figure, plain, plain_decimals
+from lmc.report.looks import draw_curve, legend_below, looks_of, new_figure, plain, plain_decimals
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -37,14 +37,11 @@ class AccuracyCell:
 class AccuracyRecord(AccuracyCell):
     """The evaluations of one training, over the whole graph.
 
-    Args:
-        at: epochs done at each evaluation.
-        seconds: time of the training steps until then; it includes the recording of steps on a GPU.
-        val, test: accuracy (micro-F1 for multi-label targets).
+    Scores are accuracies (micro-F1 for multi-label targets).
     """
 
-    at: list[int]
-    seconds: list[float]
+    at: list[int]  # epochs done at each evaluation
+    seconds: list[float]  # time of the training steps until then; it includes the recording of steps on a GPU
     val: list[float]
     test: list[float]
 
@@ -97,7 +94,8 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
         if self.target is None and first_of(labels, "full") is None:
             raise ConfigError(f"expected full among --methods, or a --target (got {self.methods!r})")
         norm, lrs = parse_norm(self.norm), parse_numbers(self.lrs, "--lrs")
-        lengths = {label: (full_epochs, full_epochs // epochs) if is_full(label) else (epochs, 1) for label in labels}
+        full = (full_epochs, full_epochs // epochs)
+        lengths = {label: full if label.partition(":")[0] == "full" else (epochs, 1) for label in labels}
         return [
             AccuracyCell(config, *norm, lr, *lengths[label], seed, label)
             for seed in range(at_least_one("--seeds", self.seeds))
@@ -133,8 +131,7 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
 
     def missing(self) -> str:
         """Without a full batch there is no target."""
-        no_full = "no full batch is trained yet, and there is no --target"
-        return "no cell is done yet" if self.target else no_full
+        return super().missing() if self.target else "no full batch is trained yet, and there is no --target"
 
     def tables(self, records: Sequence[AccuracyRecord]) -> list[TextTable]:
         targets = self.targets(records)
@@ -159,11 +156,6 @@ class Accuracy(TrainingStudy[AccuracyCell, AccuracyRecord]):
         targets = self.targets(records)
         best = {label: best_rate(rates, targets) for label, rates in rates_of(records).items()}
         return accuracy_figure({label: rate.curve() for label, rate in best.items()}, fmean(targets.values()))
-
-
-def is_full(label: str) -> bool:
-    """Whether a spec names the full batch."""
-    return label.partition(":")[0] == "full"
 
 
 @dataclass(frozen=True)
@@ -197,11 +189,9 @@ class Rate:
 
 def rates_of(records: Sequence[AccuracyRecord]) -> dict[str, list[Rate]]:
     """The records by method and rate."""
-    lines: dict[tuple[str, float], list[AccuracyRecord]] = {}
-    for record in records:
-        lines.setdefault((record.method, record.lr), []).append(record)
     found: dict[str, list[Rate]] = {}
-    for (method, lr), those in lines.items():
+    for method, lr in dict.fromkeys((r.method, r.lr) for r in records):
+        those = [r for r in records if (r.method, r.lr) == (method, lr)]
         found.setdefault(method, []).append(Rate(method, lr, those))
     return found
 
@@ -228,8 +218,7 @@ def accuracy_figure(curves: Mapping[str, Sequence[tuple[float, float, float]]], 
     figure = new_figure(9.6, 4.2, "test accuracy, best rate of each method")
     for k, (axes, name) in enumerate(zip(figure.subplots(1, 2, sharey=True), ("epochs", "seconds"), strict=True)):
         for label, curve in curves.items():
-            xs, ys = [point[k] for point in curve], [100 * point[2] for point in curve]
-            axes.plot(xs, ys, color=looks[label].colour, linestyle=looks[label].dashes, linewidth=1.6)
+            draw_curve(axes, [(point[k], 100 * point[2]) for point in curve], looks[label])
         axes.axhline(100 * target, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)))
         axes.set_xscale("log")
         plain_decimals(axes.xaxis)

@@ -1,21 +1,19 @@
 """Comparisons of a recurrent model side by side: losses, accuracies, and the errors of states and adjoints."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmc.cli.console import TextTable, console, number
 from lmc.errors import ConfigError
-from lmc.report.looks import Look, legend_below, looks_of, new_figure, plain, save
+from lmc.report.looks import draw_curve, legend_below, looks_of, new_figure, plain, save
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 
 CAPTION = "relative errors of the states H, the adjoints V and the gradient, mean over measurements"
-Points = list[tuple[float, float]]
 
 
 def estimates(
@@ -64,31 +62,18 @@ def estimates_figure(
     looks = looks_of(list(dict.fromkeys(label for methods in runs.values() for label in methods)))
     figure = new_figure(1.0 + 3.1 * len(runs), 6.4, "RecGCN: training loss, and error of the adjoints V")
     panels = figure.subplots(2, len(runs), squeeze=False)
-    for column, name in enumerate(runs):
-
-        def losses(label: str, name: str = name) -> Points:
-            return [(e.epoch, e.loss) for e in runs[name][label].epochs]
-
-        def adjoints(label: str, name: str = name) -> Points:
-            return [(e.epoch, e.layers["V"]) for e in errors[name].get(label, ()) if "V" in e.layers]
-
-        _draw(panels[0][column], name, list(runs[name]), losses, looks)
-        _draw(panels[1][column], "", list(runs[name]), adjoints, looks)
-        panels[1][column].set_xlabel("epoch", fontsize=10)
+    for (name, of_methods), upper, lower in zip(runs.items(), *panels, strict=True):
+        for label, run in of_methods.items():
+            losses = [(e.epoch, e.loss) for e in run.epochs]
+            adjoints = [(e.epoch, e.layers["V"]) for e in errors[name].get(label, ()) if "V" in e.layers]
+            for axes, points in ((upper, losses), (lower, adjoints)):
+                draw_curve(axes, [(x, y) for x, y in points if 0 < y < math.inf], looks[label])
+        for axes in (upper, lower):
+            axes.set_yscale("log")
+            plain(axes)
+        upper.set_title(name, loc="left", fontsize=11)
+        lower.set_xlabel("epoch", fontsize=10)
     panels[0][0].set_ylabel("training loss", fontsize=10)
     panels[1][0].set_ylabel("relative error of V", fontsize=10)
     legend_below(figure, looks)
     return figure
-
-
-def _draw(
-    axes: Axes, title: str, labels: Sequence[str], points: Callable[[str], Points], looks: Mapping[str, Look]
-) -> None:
-    for label in labels:
-        found = [(x, y) for x, y in points(label) if 0 < y < math.inf]
-        if found:
-            xs, ys = zip(*found, strict=True)
-            axes.plot(xs, ys, color=looks[label].colour, linestyle=looks[label].dashes, linewidth=1.6)
-    axes.set_yscale("log")
-    axes.set_title(title, loc="left", fontsize=11)
-    plain(axes)

@@ -4,19 +4,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
 import lmc.data
-from experiments.study import Hidden, Layers, Methods, Rates, Seeds, Study
-from experiments.testbed import Testbed, train_epochs
+from experiments.study import Rates, Seeds, Testbed, train_epochs
 from lmc.bench.compare import has_error, measure
 from lmc.bench.epoch import free
 from lmc.cli.console import TextTable, error_figure, number
 from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, parse_numbers
+from lmc.cli.study import DataDir, Hidden, Layers, Methods, Study
 from lmc.diagnostics import GradientProbe
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -40,18 +39,11 @@ class GradientCell:
 
 @dataclass(frozen=True)
 class GradientRecord(GradientCell):
-    """The errors of one training.
+    """The errors of one training against backward SGD; None where one is not finite."""
 
-    Args:
-        error: relative error against backward SGD, mean over parameters, batches and measurements; None where it is
-            not finite.
-        errors: the same by epoch.
-        diverged: whether a measurement is not finite.
-    """
-
-    error: float | None
-    errors: Mapping[str, float | None]
-    diverged: bool
+    error: float | None  # relative; mean over parameters, batches and measurements
+    errors: Mapping[str, float | None]  # the same by epoch
+    diverged: bool  # whether a measurement is not finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +64,7 @@ class Gradients(Study[GradientCell, GradientRecord]):
     layers: Layers = 3
     hidden: Hidden = 64
     seeds: Seeds = 1
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with graphs.", show_default=False)] = None
+    data_dir: DataDir = None
 
     def cells(self) -> list[GradientCell]:
         """All cells, all graphs for each seed in turn."""
@@ -105,8 +97,7 @@ class Gradients(Study[GradientCell, GradientRecord]):
     @cached_property
     def testbeds(self) -> dict[str, Testbed]:
         """Where the methods are bound and trained, by graph."""
-        shape = {"hidden": self.hidden, "layers": self.layers}
-        return {name: Testbed(graph, self.on, **shape) for name, graph in self.graphs.items()}
+        return {name: Testbed(graph, self.on, self.hidden, self.layers) for name, graph in self.graphs.items()}
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
@@ -144,7 +135,8 @@ class Gradients(Study[GradientCell, GradientRecord]):
         for row in gradient_rows(records):
             line = [row.dataset, row.config, f"{row.lr:g}"]
             for label in labels:
-                text = "diverged" if label in row.diverged else error_figure(row.errors.get(label))
+                error = row.errors.get(label, math.nan)  # not measured yet: neither diverged nor a number
+                text = "diverged" if error is None else "-" if math.isnan(error) else error_figure(error)
                 line.append(f"**{text}**" if label == row.best else text)
             if cmc and lmc4conv:
                 line.append(number(row.over_best(cmc), 2))
@@ -179,11 +171,6 @@ class GradientRow:
     config: str
     lr: float
     errors: Mapping[str, float | None]
-
-    @property
-    def diverged(self) -> list[str]:
-        """The methods of which a seed diverged."""
-        return [label for label, error in self.errors.items() if error is None]
 
     @property
     def best(self) -> str | None:

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.study import Configs, Methods, Rates, Seeds, TrainingStudy
-from experiments.testbed import parse_norm, train_epochs
+from experiments.study import Rates, Seeds, TrainingStudy, parse_norm, train_epochs
 from lmc.bench.epoch import free
 from lmc.cli.console import TextTable, number
 from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, parse_numbers
+from lmc.cli.study import Configs, Methods
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_logits, exact_states
 from lmc.errors import ConfigError
@@ -53,22 +53,16 @@ class GridCell:
 class GridRecord(GridCell):
     """The results of one training.
 
-    Args:
-        loss: exact training loss of the whole graph in evaluation mode; None where it is not finite.
-        objective: the same with the batch statistics of the whole graph in the place of running ones, which is what
-            full-batch training minimises. Without batch norm it equals the loss.
-        test: accuracy (micro-F1 for multi-label targets) of the same pass on the test nodes.
-        seconds: time of the training steps.
-        halo_ratio: mean over batches of (core + 1-hop halo) / core; None for a method without parts.
-        diverged: whether the loss is not finite.
+    ``objective`` is the loss with the batch statistics of the whole graph in the place of running ones, which is what
+    full-batch training minimises. Without batch norm it equals the loss.
     """
 
-    loss: float | None
+    loss: float | None  # exact training loss of the whole graph in evaluation mode; None where it is not finite
     objective: float | None
-    test: float
-    seconds: float
-    halo_ratio: float | None
-    diverged: bool
+    test: float  # accuracy (micro-F1 for multi-label targets) of the same pass on the test nodes
+    seconds: float  # time of the training steps
+    halo_ratio: float | None  # mean over batches of (core + 1-hop halo) / core; None for a method without parts
+    diverged: bool  # whether the loss is not finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,24 +114,19 @@ class Grid(TrainingStudy[GridCell, GridRecord]):
         ((_, seconds),) = deque(train_epochs(run, cell.epochs, cell.lr), maxlen=1)
         loss, test = exact_loss(run), evaluate_problem(run.problem)["test"]
         objective = exact_loss(run, whole_graph=True) if cell.norm == "batch" else loss
+        finite = [value if math.isfinite(value) else None for value in (loss, objective)]
         record = GridRecord(
-            **asdict(cell),
-            loss=loss if math.isfinite(loss) else None,
-            objective=objective if math.isfinite(objective) else None,
-            test=test,
-            seconds=seconds,
-            halo_ratio=halo_ratio(run),
-            diverged=not math.isfinite(loss),
-        )
+            **asdict(cell), loss=finite[0], objective=finite[1], test=test, seconds=seconds,
+            halo_ratio=halo_ratio(run), diverged=finite[0] is None,
+        )  # fmt: skip
         del run
         free(self.on)
         return [record]
 
     def describe(self, record: GridRecord) -> str:
         r, loss = record, "diverged" if record.loss is None else f"loss {record.loss:.4f}"
-        return (
-            f"seed {r.seed}, {r.config}, {r.norm}:{r.dropout:g}, lr {r.lr:g}, {r.method}: {loss} in {r.seconds:.1f} s"
-        )
+        setting = f"{r.config}, {r.norm}:{r.dropout:g}, lr {r.lr:g}"
+        return f"seed {r.seed}, {setting}, {r.method}: {loss} in {r.seconds:.1f} s"
 
     def tables(self, records: Sequence[GridRecord]) -> list[TextTable]:
         rows, labels = grid_rows(records), list(dict.fromkeys(r.method for r in records))
@@ -211,18 +200,14 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class GridRow:
-    """The lines of one configuration, norm and rate, by method and seed.
-
-    Args:
-        objective: whether losses are those of the objective, with statistics of the whole graph.
-    """
+    """The lines of one configuration, norm and rate, by method and seed."""
 
     config: str
     norm: str
     dropout: float
     lr: float
     lines: Mapping[str, Mapping[int, GridRecord]]
-    objective: bool = False
+    objective: bool = False  # whether losses are those of the objective, with statistics of the whole graph
 
     def _loss(self, record: GridRecord) -> float | None:
         return record.objective if self.objective else record.loss
@@ -255,7 +240,8 @@ class GridRow:
             found = [self._loss(r) for r in lines.values()]
         else:
             base = self.lines.get(relative_to, {})
-            found = [_ratio(self._loss(r), self._loss(base[seed])) for seed, r in lines.items() if seed in base]
+            pairs = [(self._loss(r), self._loss(base[seed])) for seed, r in lines.items() if seed in base]
+            found = [loss / other if loss is not None and other else None for loss, other in pairs]
         losses = [loss for loss in found if loss is not None]
         if not losses or len(losses) < len(found):
             return None
@@ -277,10 +263,6 @@ class GridRow:
         """The mean ratio of two methods' losses on the same seed."""
         spread = self.spread(method, relative_to=base)
         return number(None if spread is None else spread.mean, 4)
-
-
-def _ratio(loss: float | None, base: float | None) -> float | None:
-    return loss / base if loss is not None and base else None
 
 
 def grid_rows(records: Sequence[GridRecord]) -> list[GridRow]:

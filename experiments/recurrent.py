@@ -9,11 +9,10 @@ from typing import Annotated
 import torch
 import typer
 
-from experiments.study import GraphStudy, Hidden, Methods
-from lmc.bench.epoch import free, wait
+from lmc.bench.epoch import free, halo_ratio, wait
 from lmc.cli.console import TextTable, number
 from lmc.cli.lists import methods_in, parse_numbers, positive
-from lmc.cli.study import Dropout, Seed
+from lmc.cli.study import Dataset, Dropout, GraphStudy, Hidden, Methods, Seed
 from lmc.engine import Run
 from lmc.engine.recurrent import rules_of
 from lmc.errors import ConfigError
@@ -56,25 +55,16 @@ class RecurrentSetup:
 
 @dataclass(frozen=True)
 class RecurrentTiming:
-    """The measurements of one method; steps are those of a forward and of a backward solve, mean over batches.
-
-    Args:
-        ms: milliseconds of an epoch; on a CPU the time of this process, whatever else runs.
-        vs_first: ms over that of the first method.
-        warm, cold: steps from the histories, and from zero at the same parameters; None where nothing is solved.
-        fewer: all cold steps over all warm ones.
-        halo_ratio: halo rows over core rows, in the mean.
-        loss: mean loss of the last epoch.
-    """
+    """The measurements of one method; steps are those of a forward and of a backward solve, mean over batches."""
 
     method: str
-    ms: float
-    vs_first: float
-    warm: Steps | None
-    cold: Steps | None
-    fewer: float | None
-    halo_ratio: float
-    loss: float
+    ms: float  # of an epoch; on a CPU the time of this process, whatever else runs
+    vs_first: float  # ms over that of the first method
+    warm: Steps | None  # steps from the histories; None where nothing is solved
+    cold: Steps | None  # steps from zero at the same parameters
+    fewer: float | None  # all cold steps over all warm ones
+    halo_ratio: float  # halo rows over core rows
+    loss: float  # mean of the last epoch
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,7 @@ class Recurrent(GraphStudy[RecurrentCell, RecurrentRecord]):
     name, cell, record = "recurrent", RecurrentCell, RecurrentRecord
     shared = ("solver", "parts", "clusters", "hidden", "dropout", "warmup", "repeat", "counted", "seed")
 
-    dataset: Annotated[str, typer.Argument(help="Name of a graph, or path to one.")] = "cora"
+    dataset: Dataset = "cora"
     methods: Methods = "gas,lmc4rec"
     partitions: Annotated[str, typer.Option(help="metis, random; comma-separated.")] = "metis,random"
     lrs: Annotated[str, typer.Option(help="A learning rate for each partition.")] = "3e-3,1e-3"
@@ -141,11 +131,9 @@ class Recurrent(GraphStudy[RecurrentCell, RecurrentRecord]):
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        return [
-            *super().facts(),
-            ("model", f"RecGCN, width {self.hidden}, dropout {self.dropout:g}, {self.solver}"),
-            ("time", f"median of {self.repeat} epochs after {self.warmup}; solver steps of {self.counted} more"),
-        ]
+        model = f"RecGCN, width {self.hidden}, dropout {self.dropout:g}, {self.solver}"
+        time_text = f"median of {self.repeat} epochs after {self.warmup}; solver steps of {self.counted} more"
+        return [*super().facts(), ("model", model), ("time", time_text)]
 
     def measure(self, cell: RecurrentCell) -> list[RecurrentRecord]:
         timings = list(time_recurrent(self.graph, self.methods_of(cell), self.setup_of(cell), self.on))
@@ -193,17 +181,8 @@ def time_recurrent(
         ms = median(times[label][setup.warmup :])
         first = first or ms
         warm, cold, loss = _steps(run, optimizer, setup.counted)
-        batches = list(run.batches())
-        yield RecurrentTiming(
-            method=label,
-            ms=ms,
-            vs_first=ms / first,
-            warm=warm,
-            cold=cold,
-            fewer=sum(cold) / sum(warm) if warm and cold else None,
-            halo_ratio=sum(b.num_halo for b in batches) / sum(b.num_core for b in batches),
-            loss=loss,
-        )
+        fewer = sum(cold) / sum(warm) if warm and cold else None
+        yield RecurrentTiming(label, ms, ms / first, warm, cold, fewer, halo_ratio(list(run.batches())), loss)
 
 
 def _steps(run: Run, optimizer: torch.optim.Optimizer, epochs: int) -> tuple[Steps | None, Steps | None, float]:
@@ -214,13 +193,10 @@ def _steps(run: Run, optimizer: torch.optim.Optimizer, epochs: int) -> tuple[Ste
     for _ in range(epochs):
         losses.clear()
         for batch in run.batches():
-            found = (
-                solve_batch(rules_of(run.method), run.step(batch, keep=False, dropout=False), warm=False)
-                if run.V
-                else None
-            )
-            if found is not None and found.solves is not None:
-                cold.append((found.solves[0].steps, found.solves[1].steps))
+            if run.V:
+                found = solve_batch(rules_of(run.method), run.step(batch, keep=False, dropout=False), warm=False)
+                if found.solves is not None:
+                    cold.append((found.solves[0].steps, found.solves[1].steps))
             losses.append(float(train_step(run, optimizer, batch)))
     solved = run.solves()
     if solved is None or not cold:

@@ -5,7 +5,7 @@ Batches are drawn and used in turn, each timed alone, and then as training does 
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from statistics import fmean, median
@@ -14,12 +14,11 @@ from typing import Annotated
 import torch
 import typer
 
-from experiments.study import GraphStudy, Hidden, Layers, Methods
 from lmc.bench.epoch import Setup, free, ready, wait
 from lmc.cli.console import TextTable, number, percent
 from lmc.cli.lists import at_least_one
 from lmc.cli.spec import parse_method, parse_methods
-from lmc.cli.study import Dropout, Seed
+from lmc.cli.study import Dropout, GraphStudy, Hidden, Layers, Methods, Seed
 from lmc.engine import Run
 from lmc.graph import Aggregation, Batch, Graph
 from lmc.methods import Method
@@ -40,25 +39,15 @@ class SamplingCell:
 
 @dataclass(frozen=True)
 class SamplingRecord(SamplingCell):
-    """Medians over the timed steps.
+    """Medians over the timed steps. Drawing and using a batch are timed alone, the device idle before."""
 
-    Args:
-        steps: steps in an epoch.
-        rows: rows of the outermost layer, in the mean.
-        entries: non-zeros of all operators of a batch, in the mean.
-        sample_ms, step_ms: drawing a batch; forward, backward, optimiser; each alone, the device idle before.
-        share: share of sampling in both.
-        training_ms: a step of training with its draw, in the mean, without waiting in between: on a GPU the next batch
-            is drawn while a step runs.
-    """
-
-    steps: int
-    rows: float
-    entries: float
-    sample_ms: float
-    step_ms: float
-    share: float
-    training_ms: float
+    steps: int  # in an epoch
+    rows: float  # of the outermost layer, in the mean
+    entries: float  # non-zeros of all operators of a batch, in the mean
+    sample_ms: float  # drawing a batch
+    step_ms: float  # forward, backward, optimiser
+    share: float  # of sampling in both
+    training_ms: float  # a step with its draw without waiting: on a GPU the next batch is drawn while a step runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +76,8 @@ class Sampling(GraphStudy[SamplingCell, SamplingRecord]):
         return [SamplingCell(label) for label in self.chosen]
 
     def facts(self) -> list[tuple[str, str]]:
-        return [
-            *super().facts(),
-            ("model", f"GCN, {self.layers} layers of {self.hidden}, dropout {self.dropout:g}"),
-            ("time", f"median of {self.steps} steps after {self.warmup}"),
-        ]
+        model = f"GCN, {self.layers} layers of {self.hidden}, dropout {self.dropout:g}"
+        return [*super().facts(), ("model", model), ("time", f"median of {self.steps} steps after {self.warmup}")]
 
     def measure(self, cell: SamplingCell) -> list[SamplingRecord]:
         setup = Setup(self.hidden, self.layers, self.dropout, seed=self.seed, warmup=self.warmup)
@@ -141,10 +127,8 @@ def time_sampling(
     training_ms = 1000 * (time.perf_counter() - start) / steps
     sample_ms, step_ms = median(draws[setup.warmup :]), median(uses[setup.warmup :])
     share = sample_ms / (sample_ms + step_ms)
-    return SamplingRecord(
-        **asdict(cell), steps=run.num_batches, rows=fmean(rows), entries=fmean(entries), sample_ms=sample_ms,
-        step_ms=step_ms, share=share, training_ms=training_ms,
-    )  # fmt: skip
+    sizes = run.num_batches, fmean(rows), fmean(entries)
+    return SamplingRecord(cell.method, *sizes, sample_ms, step_ms, share, training_ms)
 
 
 def _first(run: Run, count: int, in_turn: bool) -> Iterator[Batch]:

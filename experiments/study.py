@@ -1,18 +1,54 @@
-"""What the studies share: the class :class:`Study`, which runs them, and studies that train GCNs on one graph."""
+"""What the studies share: options, and trainings from scratch of GCNs on one graph."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, ClassVar
 
+import torch
 import typer
 
-from experiments.testbed import Testbed
-from lmc.cli.study import C, Configs, GraphStudy, Hidden, Layers, Methods, R, Study
+from lmc.bench.compare import Partitions, shared_parts
+from lmc.bench.epoch import wait
+from lmc.cli.study import C, GraphStudy, Hidden, Layers, R
+from lmc.engine import Run
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.methods import Method
+from lmc.models import GCN
+from lmc.train import adam, train_epoch
 
-__all__ = ["C", "Configs", "GraphStudy", "Hidden", "Layers", "Methods", "R", "Rates", "Seeds", "Study", "TrainingStudy"]
-
+PARTITION_SEED = 0
+"""All seeds share the partition; the clusters of a batch, the parameters and dropout depend on the seed."""
 Rates = Annotated[str, typer.Option(help="Learning rates of Adam, comma-separated.")]
 Seeds = Annotated[int, typer.Option(help="Number of seeds: 0, 1, ...")]
+
+
+@dataclass(eq=False)
+class Testbed:
+    """Binds methods to new GCNs; the graph is moved to the device once and partitioned once for every number of
+    parts."""
+
+    __test__ = False  # no test, whatever its name starts with
+
+    graph: Graph
+    device: torch.device
+    hidden: int
+    layers: int
+    partitions: Partitions = field(default_factory=dict)
+
+    @cached_property
+    def _on_device(self) -> Graph:
+        return self.graph.to(self.device)
+
+    def bind(self, method: Method, seed: int, norm: str = "none", dropout: float = 0.0) -> Run:
+        """A method bound to a new GCN."""
+        d, c = self.graph.num_features, self.graph.num_classes
+        norm_name = None if norm == "none" else norm
+        model = GCN(d, self.hidden, c, num_layers=self.layers, dropout=dropout, norm=norm_name, seed=seed)
+        parts = shared_parts(method, self.graph, PARTITION_SEED, self.partitions)
+        return method.bind(self._on_device, model, parts=parts, device=self.device, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +63,37 @@ class TrainingStudy(GraphStudy[C, R]):
     @cached_property
     def testbed(self) -> Testbed:
         """Where the methods are bound and trained."""
-        return Testbed(self.graph, self.on, hidden=self.hidden, layers=self.layers)
+        return Testbed(self.graph, self.on, self.hidden, self.layers)
 
     def facts(self) -> list[tuple[str, str]]:
         return [*super().facts(), ("model", f"GCN, {self.layers} layers of {self.hidden}")]
+
+
+def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]]:
+    """Train with Adam from exact histories on: (epochs done, seconds of training so far) after every epoch.
+
+    What the caller does between two epochs is not counted.
+    """
+    device = run.problem.device
+    optimizer = adam(run.problem.model, lr)
+    run.refresh()
+    wait(device)
+    seconds = 0.0
+    for epoch in range(epochs):
+        start = time.perf_counter()
+        train_epoch(run, optimizer, epoch=epoch)
+        wait(device)
+        seconds += time.perf_counter() - start
+        yield epoch + 1, seconds
+
+
+def parse_norm(text: str) -> tuple[str, float]:
+    """ "batch:0.5" -> ("batch", 0.5): a norm and its dropout rate."""
+    name, mark, rate = text.partition(":")
+    try:
+        dropout = float(rate) if mark else 0.0
+    except ValueError:
+        dropout = -1.0
+    if name not in ("none", "layer", "batch") or not 0 <= dropout < 1:
+        raise ConfigError(f"expected norms as none, layer or batch, with a dropout below 1 as batch:0.5 (got {text!r})")
+    return name, dropout
