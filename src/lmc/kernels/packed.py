@@ -78,6 +78,12 @@ def num_rows(rows: Rows) -> int:
     return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
 
 
+def laid_out(pieces: Sequence[Rows]) -> list[tuple[Rows, int, int]]:
+    """Each piece, where it starts when all lie one after the other, and its number of rows."""
+    nums = [num_rows(rows) for rows in pieces]
+    return list(zip(pieces, accumulate(nums, initial=0), nums, strict=False))
+
+
 def as_indices(rows: Rows, device: torch.device) -> Tensor:
     """The row numbers as a tensor on ``device``."""
     return torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)

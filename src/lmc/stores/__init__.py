@@ -43,14 +43,14 @@ do not wait for each other.
 - A fetch serves pulls until a step that pushed rows has ended; then it is only a source (rule 3).
 
 The kernels read and write page-locked host memory themselves (:mod:`lmc.kernels.row_transfers`). Pages of a file can be
-locked for reading at most; where the kernels cannot reach, two threads copy rows (:mod:`lmc.stores.host_io`). Where the
+locked for reading at most; where the kernels cannot reach, two threads copy rows (:mod:`lmc.stores.host`). Where the
 training device is a CPU there is nothing to overlap and every call takes effect at once.
 """
 
 from lmc.kernels.packed import Rows
 from lmc.stores.base import DeviceTable, Store, Table, overwrite, tables_of
 from lmc.stores.disk import FileRows
-from lmc.stores.host_rows import HostRows, host_zeros
+from lmc.stores.host import HostRows, host_zeros
 from lmc.stores.memory import free_memory
 from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_on
 from lmc.stores.staged import BundleMember, InPlace, StagedTable, in_place

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from lmc.kernels.packed import Rows, num_rows
+from lmc.kernels.packed import Rows, laid_out, num_rows
 from lmc.kernels.row_transfers import RowCache, append, gather, overlay, scatter
-from lmc.stores.host_io import HostIO
-from lmc.stores.host_rows import HostRows
+from lmc.stores.host import HostIO, HostRows
 from lmc.stores.streams import Event, Stream, Work, numbers_on_host, numbers_ready, record_event
-from lmc.stores.transfers import Fetch, PendingWrite, StepWrite, laid_out
+from lmc.stores.transfers import Fetch, PendingWrite, StepWrite
 
 
 class WriteBack:
@@ -131,13 +130,13 @@ class Fetcher:
         """What fills the cache of a fetch: the first of ``sources`` that has a row, else the host table. Rows of the
         newest pending write are not read from the host table, since they are laid over on delivery."""
         newest = [] if fetch.newest is None else fetch.newest.rows
-        table, cache, caches = self._host.packed, fetch.cache, tuple(source.cache for source in sources)
-        if self._io is None or self._host.kernels_read:
+        io, table, cache, caches = self._io, self._host.packed, fetch.cache, tuple(s.cache for s in sources)
+        if io is None or self._host.kernels_read:
             skip = next((r for r in newest if isinstance(r, slice)), None)
             return lambda: gather(table, fetch.write_numbers(), cache.filled, caches, cache.slots, skip)
         present = [*newest, *(r for source in sources for r in source.rows)]
         numbers = [numbers_on_host(r) for r in fetch.rows], [numbers_on_host(r) for r in present]
-        return partial(self._io.fetch, fetch, caches, *numbers)
+        return lambda: io.fetch(cache, fetch.write_numbers(), caches, *numbers)
 
     def usable(self, writes: WriteBack) -> Fetch | None:
         """The current fetch, unless a step pushed rows since it was started."""

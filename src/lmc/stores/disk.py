@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.kernels.packed import Packed, Rows, num_rows
-from lmc.stores.host_rows import HostRows
+from lmc.stores.host import HostRows
 from lmc.stores.memory import free_memory
 
 RESIDENT = 2**26

@@ -13,8 +13,7 @@ from lmc.kernels.availability import triton_available
 from lmc.kernels.packed import Rows
 from lmc.stores.background import Fetcher, WriteBack
 from lmc.stores.base import DeviceTable, Table
-from lmc.stores.host_io import HostIO
-from lmc.stores.host_rows import HostRows
+from lmc.stores.host import HostIO, HostRows
 from lmc.stores.streams import numbers_on_host, numbers_ready, open_stream
 from lmc.stores.transfers import StepLog, same_rows
 

@@ -11,7 +11,7 @@ import torch
 from lmc.errors import ConfigError
 from lmc.stores.base import DeviceTable, Store, Table, tables_of
 from lmc.stores.disk import FileRows
-from lmc.stores.host_rows import host_zeros
+from lmc.stores.host import host_zeros
 from lmc.stores.memory import free_memory
 from lmc.stores.staged import StagedTable, members
 

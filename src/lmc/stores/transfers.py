@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from lmc.kernels.packed import Packed, Rows, num_rows
+from lmc.kernels.packed import Packed, Rows, laid_out
 from lmc.kernels.row_transfers import RowCache
-from lmc.stores.host_rows import HostRows
+from lmc.stores.host import HostRows
 from lmc.stores.streams import Event
-
-
-def laid_out(pieces: Sequence[Rows]) -> list[tuple[Rows, int, int]]:
-    """Each piece, where it starts when all lie one after the other, and its number of rows."""
-    nums = [num_rows(rows) for rows in pieces]
-    return list(zip(pieces, accumulate(nums, initial=0), nums, strict=False))
 
 
 def same_rows(a: Rows, b: Rows) -> bool:
