@@ -23,18 +23,14 @@ R = TypeVar("R")
 class EpochRecord:
     """The record of one epoch.
 
-    Args:
-        loss: the mean of the batches' estimates.
-        seconds: time of training steps since the start of the run, without evaluation.
-        scores: train, val and test accuracy (micro-F1 for multi-label), if the epoch was evaluated.
-        solver: for recurrent models: mean steps of a forward and of a backward solve, the number of solves that were
-            ``unconverged``, and the largest residual.
+    For recurrent models ``solver`` has the mean steps of a forward and of a backward solve, the number of solves that
+    were ``unconverged``, and the largest residual.
     """
 
     epoch: int
-    loss: float
-    seconds: float
-    scores: Mapping[str, float] | None = None
+    loss: float  # the mean of the batches' estimates
+    seconds: float  # time of training steps since the start of the run, without evaluation
+    scores: Mapping[str, float] | None = None  # train, val and test accuracy (micro-F1 for multi-label), if evaluated
     solver: Mapping[str, float] | None = None
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from lmc.report.looks import Look, draw_curve, looks_of, plain, plain_decimals
-from lmc.results import EpochRecord, RunRecord
+from lmc.report.looks import Look, draw_curve, legend_below, looks_of, new_figure, plain, plain_decimals
+from lmc.results import RunRecord
 
-X = Callable[[EpochRecord], float]
+Looks = Mapping[str, Look]
 
 
 def compare_figure(
-    runs: Mapping[str, RunRecord],
-    errors: Mapping[str, Mapping[str, float]],
-    title: str,
-    metric: str = "accuracy",
+    runs: Mapping[str, RunRecord], errors: Mapping[str, Mapping[str, float]], title: str, metric: str = "accuracy"
 ) -> Figure:
     """Loss and score over epochs and over seconds, and the gradient error of every layer.
 
@@ -28,54 +24,43 @@ def compare_figure(
         runs: the record of every method by its spec, e.g. "lmc" or "lmc:alpha=0.8".
         errors: {spec: {layer: relative gradient error}}; a method without errors has no bars, and without any error
             the panel is left out.
-        title: text above the figure.
         metric: the name of the scores.
     """
-    looks = looks_of(list(runs))
-    with_errors = any(errors.values())
-    width, left = (13.0, 0.05) if with_errors else (9.0, 0.07)
-    columns = max(1, min(len(looks), (125 if with_errors else 85) // (7 + max(len(k.name) for k in looks.values()))))
-    rows = -(-len(looks) // columns)
+    looks, with_errors = looks_of(list(runs)), any(errors.values())
+    figure = new_figure(13.0 if with_errors else 9.0, 6.6, title)
     ratios = [1, 1, 1.2] if with_errors else [1, 1]
-    figure = Figure(figsize=(width, 6.6), dpi=140, facecolor="white")
-    grid = figure.add_gridspec(
-        2, len(ratios), left=left, right=0.99, top=0.86 - 0.035 * rows, bottom=0.085, hspace=0.42, wspace=0.2,
-        width_ratios=ratios,
-    )  # fmt: skip
-    abscissas: tuple[tuple[X, str], ...] = ((lambda e: e.epoch, "epoch"), (lambda e: e.seconds, "seconds of training"))
-    for column, (x, label) in enumerate(abscissas):
-        _draw_losses(figure.add_subplot(grid[0, column]), runs, looks, x, label)
-        _draw_scores(figure.add_subplot(grid[1, column]), runs, looks, x, label, metric)
+    grid = figure.add_gridspec(2, len(ratios), width_ratios=ratios)
+    for column, (x, xlabel) in enumerate((("epoch", "epoch"), ("seconds", "seconds of training"))):
+        upper, lower = (figure.add_subplot(grid[row, column]) for row in range(2))
+        _draw_losses(upper, runs, looks, x)
+        _draw_scores(lower, runs, looks, x)
+        for axes, name in ((upper, "training loss"), (lower, f"test {metric}, % (pale: validation)")):
+            _label(axes, name, xlabel)
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
     if with_errors:
         _draw_errors(figure.add_subplot(grid[:, 2]), {k: v for k, v in errors.items() if v}, looks)
-    figure.text(left, 0.975, title, ha="left", va="top", fontsize=14, fontweight="bold")
-    handles = [Line2D([], [], color=k.colour, linestyle=k.dashes, linewidth=2.6, label=k.name) for k in looks.values()]
-    figure.legend(  # above the panels, where it covers no curve
-        handles=handles, loc="upper left", bbox_to_anchor=(left - 0.008, 0.94), ncols=columns, frameon=False,
-        fontsize=10.5, handlelength=2.0, columnspacing=1.8,
-    )  # fmt: skip
+    columns = (125 if with_errors else 85) // (7 + max(len(look.name) for look in looks.values()))
+    legend_below(figure, looks, columns=max(1, min(len(looks), columns)))
     return figure
 
 
-def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, Look], x: X, xlabel: str) -> None:
+def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str) -> None:
     losses: list[float] = []
     for label, run in runs.items():
-        points = [(x(e), e.loss) for e in run.epochs if math.isfinite(e.loss) and e.loss > 0]
+        points = [(getattr(e, x), e.loss) for e in run.epochs if math.isfinite(e.loss) and e.loss > 0]
         draw_curve(axes, points, looks[label], linewidth=1.8)
         losses += [loss for _, loss in points]
     if losses and max(losses) / min(losses) > 4:
         axes.set_yscale("log")
         plain_decimals(axes.yaxis)
-    _label(axes, "training loss", xlabel)
 
 
-def _draw_scores(
-    axes: Axes, runs: Mapping[str, RunRecord], looks: Mapping[str, Look], x: X, xlabel: str, metric: str
-) -> None:
+def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str) -> None:
     scores: list[float] = []
     for label, run in runs.items():
         for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
-            points = [(x(e), 100 * e.scores[split]) for e in run.epochs if e.scores]
+            points = [(getattr(e, x), 100 * e.scores[split]) for e in run.epochs if e.scores]
             draw_curve(axes, points, looks[label], linewidth=width, alpha=alpha)
             scores += [score for _, score in points]
     if scores:
@@ -84,10 +69,9 @@ def _draw_scores(
         low, high = scores[len(scores) // 12], scores[-1]
         margin = max(0.5, 0.08 * (high - low))
         axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
-    _label(axes, f"test {metric}, % (pale: validation)", xlabel)
 
 
-def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Mapping[str, Look]) -> None:
+def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Looks) -> None:
     layers = list(dict.fromkeys(layer for by_layer in errors.values() for layer in by_layer))
     heights = [v for by_layer in errors.values() for v in by_layer.values() if 0 < v < math.inf]
     width = 0.82 / len(errors)
@@ -105,15 +89,11 @@ def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: M
         axes.set_ylim(min(heights) / 2, max(heights) * 1.25)
     plain_decimals(axes.yaxis)
     axes.set_xticks(range(len(layers)), layers)
-    _label(axes, "relative gradient error by layer", "")
-    axes.set_xlabel("against the exact gradient of the same batch", fontsize=10)
+    _label(axes, "relative gradient error by layer", "against the exact gradient of the same batch")
 
 
 def _label(axes: Axes, title: str, xlabel: str) -> None:
     axes.set_title(title, loc="left", fontsize=11)
-    if xlabel:
-        axes.set_xlabel(xlabel, fontsize=10)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=xlabel == "epoch"))
+    axes.set_xlabel(xlabel, fontsize=10)
     plain(axes)
     axes.tick_params(axis="y", which="minor", length=0)
