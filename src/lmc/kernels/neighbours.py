@@ -67,7 +67,12 @@ def draw_slots(about: Tensor, indices: Tensor, rows: Tensor, uniform: Tensor) ->
         columns of these entries, the row's own number in an empty slot.
     """
     if triton_available(rows) and rows.numel() > 0 and uniform.shape[0] <= MAX_FANOUT:
-        return _fused_slots(about, indices, rows, uniform)
+        (k, num), width = uniform.shape, triton.next_power_of_2(uniform.shape[0] + 1)
+        found = rows.new_empty(num, k + 1)
+        columns, rows_each = torch.empty_like(found), max(1, 1024 // width)
+        rows, sizes = rows.contiguous(), {"K": k, "ROWS": rows_each, "WIDTH": width}
+        _slots[(triton.cdiv(num, rows_each),)](about, indices, rows, uniform, found, columns, num, **sizes)
+        return found, columns
     start, d, loop = about.index_select(0, rows).unbind(1)
     drawn = floyd(d, uniform)
     # the d other entries are numbered without the diagonal
@@ -92,14 +97,3 @@ def floyd(d: Tensor, uniform: Tensor) -> Tensor:
         again = (drawn[:j] == drawn[j]).any(0)
         drawn[j] = torch.where(again, newest[j], drawn[j])
     return torch.where(d <= k, rounds, drawn).t()
-
-
-def _fused_slots(about: Tensor, indices: Tensor, rows: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    (k, num), width = uniform.shape, triton.next_power_of_2(uniform.shape[0] + 1)
-    found = rows.new_empty(num, k + 1)
-    columns, rows_each = torch.empty_like(found), max(1, 1024 // width)
-    rows = rows.contiguous()
-    _slots[(triton.cdiv(num, rows_each),)](
-        about, indices, rows, uniform, found, columns, num, K=k, ROWS=rows_each, WIDTH=width
-    )
-    return found, columns

@@ -281,11 +281,8 @@ class EdgesInto:
         if name == self.spec.weight:
             return self.values if value is None else self.values.view(-1, *value.shape[1:])
         if at_ends and isinstance(value, Tensor | tuple | list):
-            of_source, of_target = (value, value) if isinstance(value, Tensor) else value
-            return (
-                of_source if of_source is None else of_source[: self.num_cols],
-                of_target if of_target is None else of_target[self.rows],
-            )
+            pair, places = (value, value) if isinstance(value, Tensor) else value, (slice(self.num_cols), self.rows)
+            return tuple(None if end is None else end[rows] for end, rows in zip(pair, places, strict=True))
         if isinstance(value, Tensor) and value.dim() and value.shape[0] == self.num_rows:
             return value[self.rows]
         return value

@@ -113,16 +113,16 @@ class Fetcher:
 
     def start(self, rows: tuple[Rows, ...], writes: WriteBack) -> None:
         """Start to fetch ``rows``; the docstring of :mod:`lmc.stores` says from where each row is read."""
-        last = self.current
-        previous = None if last is None or last.delivered is None else last
-        if last is not None and last.delivered is None and not self._host.kernels_read:
+        last, delivered = self.current, None if self.current is None else self.current.delivered
+        if last is not None and delivered is None and not self._host.kernels_read:
             last.fetched.synchronize()  # nothing waited for it, and its thread reads ``cache.num``, which changes soon
         cache, free = self._free_cache(rows)
         fetch = Fetch(rows, cache, writes.newest)
         # Behind the last of these events lie the previous use of the cache and the packing of the older pending write.
-        launched = record_event(self._host.device) if last is None or last.delivered is None else last.delivered
+        launched = delivered or record_event(self._host.device)
         after = [free, writes.written, *map(numbers_ready, rows), *writes.readers(cache), launched]
-        work = self._work(fetch, [source for source in (writes.older, previous) if source is not None])
+        sources = writes.older, None if delivered is None else last
+        work = self._work(fetch, [source for source in sources if source is not None])
         fetch.fetched = self.stream.submit(work, after, rows)
         self.current = fetch
 
