@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,15 @@ from lmc.graph import CSR, SPLITS, Graph
 
 TIMEOUT = 20.0  # seconds without an answer before a download is given up
 
-BAGS_OF_WORDS: dict[str, tuple[str, str]] = {
-    "cora": ("Planetoid", "cora"),
-    "citeseer": ("Planetoid", "citeseer"),
-    "pubmed": ("Planetoid", "pubmed"),
-    "amazon-photo": ("Amazon", "photo"),
-    "coauthor-physics": ("Coauthor", "physics"),
-    "dblp": ("CitationFull", "dblp"),
+BAGS_OF_WORDS = {
+    "cora": "Planetoid",
+    "citeseer": "Planetoid",
+    "pubmed": "Planetoid",
+    "amazon-photo": "Amazon",
+    "coauthor-physics": "Coauthor",
+    "dblp": "CitationFull",
 }
-"""Sets with sparse features: PyG's reader and its name of the set."""
+"""Sets with sparse features: PyG's reader, which calls the set by the last part of its name."""
 DENSE = {"reddit": "Reddit", "flickr": "Flickr"}
 """Sets with dense features: PyG's reader."""
 OGB = ("ogbn-arxiv", "ogbn-products")
@@ -58,8 +59,7 @@ def read_folder(name: str, folder: Path) -> Graph:
             return from_splits(train, val, test, name=name, symmetrise=True)
         if name in DENSE:
             return from_dataset(getattr(datasets, DENSE[name])(root), name=name, symmetrise=True)
-        reader, subset = BAGS_OF_WORDS[name]
-        return _sparse(getattr(datasets, reader)(root, subset), name)
+        return _sparse(getattr(datasets, BAGS_OF_WORDS[name])(root, name.split("-")[-1]), name)
 
 
 def per_class_split(y: Tensor, train: int = 20, val: int = 30, seed: int = 0) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ def _sparse(dataset: Any, name: str) -> Graph:
         data.update(per_class_split(data.y))
     dense = from_dataset([data], name=name, symmetrise=True)
     assert isinstance(dense.x, Tensor)
-    return Graph(dense.adj, as_csr(dense.x), dense.y, dense.train, dense.val, dense.test, dense.num_classes, name)
+    return replace(dense, x=as_csr(dense.x))
 
 
 def read_ogb(folder: Path, name: str) -> Graph:

@@ -1,14 +1,16 @@
 """Comparison with exact values: gradient error, staleness, messages kept; memory and its prediction."""
 
-from lmc.diagnostics.cost import Memory, Messages, memory, messages_kept, peak_bytes
 from lmc.diagnostics.errors import (
     EstimatedErrors,
     EstimateProbe,
     GradientError,
     GradientProbe,
+    Messages,
     Staleness,
     estimated_errors,
     gradient_error,
+    messages_kept,
     staleness,
 )
 from lmc.diagnostics.plan import Plan, divide, largest_clusters, plan, remedy
+from lmc.diagnostics.probe import Memory, memory, peak_bytes

@@ -1,4 +1,4 @@
-"""Errors against exact values: of mini-batch gradients, of histories, and of a recurrent model's fixed points."""
+"""Errors against exact values: of gradients, histories and fixed points; and the messages that a method keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.engine.recurrent import rules_of
-from lmc.graph import Batch
+from lmc.graph import Aggregation, Batch
 from lmc.methods import BackwardSGD, FullBatch
 from lmc.models import modes_kept
 
@@ -138,3 +138,25 @@ def relative_error(estimate: Tensor, exact: Tensor) -> float:
     """|estimate - exact| / |exact|; the absolute error where the exact value is zero."""
     size, difference = float(exact.norm()), float((estimate.to(exact.device) - exact).norm())
     return difference / size if size > 0 else difference
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Share of the full graph's messages (self-loops included) that reach core rows in one epoch."""
+
+    forward: float
+    backward: float
+
+
+def messages_kept(run: Run) -> Messages:
+    """sum over the batches of ||A_batch||_0 / ||A||_0, for the forward and for the backward pass."""
+    epoch, nnz = run.epoch, run.problem.P.nnz
+    forward = backward = 0
+    for batch in run.batches(epoch):
+        run.epoch = epoch
+        operator = batch.operators[-1]
+        if not isinstance(operator, Aggregation):  # P X, computed once on the whole graph: no message is missing
+            return Messages(1.0, 1.0)
+        forward += int(operator.forward.indptr[batch.num_core])
+        backward += int(operator.backward.indptr[batch.num_core])
+    return Messages(forward / nnz, backward / nnz)

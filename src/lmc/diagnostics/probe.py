@@ -1,21 +1,22 @@
-"""The memory of a step before the run exists, measured on a small graph whose batch has the same proportions.
+"""The memory of a run, and of a step before its run exists (the paper's memory table).
 
-At fixed proportions of core rows, halo rows and the edges between them, all memory that a step allocates grows linearly
-with its batch, whatever the method and the model. So two small steps, run by the code that will train, predict a large
-one.
+A step is predicted on a small graph whose batch has the same proportions. At fixed proportions of core rows, halo rows
+and the edges between them, all memory that a step allocates grows linearly with its batch, whatever the method and the
+model. So two small steps, run by the code that will train, predict a large one.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
-from lmc.diagnostics.cost import peak_bytes
 from lmc.engine import Run
 from lmc.graph import CSR, Batch, Graph, live_tensors
 from lmc.graph.csr import row_entries
@@ -168,3 +169,57 @@ def batch_bytes(batch: Batch) -> int:
     """Bytes of the tensors that a batch holds, including those that were derived from others and kept."""
     storages = [tensor.untyped_storage() for tensor in live_tensors(batch, apart=(Graph,))]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by purpose. ``step`` is the measured peak of one step beyond what is kept between steps.
+
+    ``tiers`` counts the histories, and features that are not on the device, by tier; ``graph`` the structure, targets,
+    and features on the device; ``parameters`` those of the model.
+    """
+
+    step: int
+    tiers: dict[str, int]
+    graph: int
+    parameters: int
+
+
+def memory(run: Run, batch: Batch) -> Memory:
+    """Memory of a run, and the peak of one step on ``batch``; histories and gradients are not changed."""
+    problem = run.problem
+    tiers: dict[str, int] = {}
+    for table in (*run.all_tables(), *([] if problem.stored is None else [problem.stored])):
+        tiers[table.tier] = tiers.get(table.tier, 0) + table.data().nbytes
+    features = [problem.X] if isinstance(problem.X, Tensor | CSR) else []
+    return Memory(
+        step=peak_bytes(lambda: run.gradient(batch), problem.device),
+        tiers=tiers,
+        graph=sum(_bytes(t) for t in (problem.P, problem.graph.adj, problem.graph.y, *features)),
+        parameters=sum(p.nbytes for p in problem.model.parameters()),
+    )
+
+
+def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
+    """The largest sum of live allocations while ``step()`` runs, beyond what was allocated before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+    events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def _bytes(value: Tensor | CSR) -> int:
+    if isinstance(value, CSR):
+        return sum(part.nbytes for part in (value.indptr, value.indices, value.values) if part is not None)
+    return value.nbytes

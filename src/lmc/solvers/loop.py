@@ -1,4 +1,4 @@
-"""The one loop of every fixed-point solver.
+"""The fixed-point solvers, Picard and Anderson, and the one loop that runs them.
 
 A map writes f(x) into given memory, so that an iteration allocates nothing of the size of x. The loop stops by the
 relative residual |f(x) - x| / |f(x)|. Reading it makes the host wait for the device, so on a GPU it is read only every
@@ -29,6 +29,9 @@ GROWTH = 1e4
 """A change this many times the first one counts as divergence; for a contraction the ratio is at most sqrt(width)."""
 CUDA_CHECK_EVERY = 4
 """Steps between two readings of the residual on a GPU."""
+RIDGE = {torch.float32: 1e-7, torch.float64: 1e-14}
+"""Share of the mean of the Gram matrix's diagonal that is added to the diagonal, since late residuals are nearly
+parallel."""
 SCALED_STEPS = 2
 """Steps after which the iterate is scaled."""
 
@@ -83,6 +86,74 @@ class Solver(ABC):
     @abstractmethod
     def begin(self, x: Tensor) -> Iteration:
         """A new iteration for values like ``x``."""
+
+
+@dataclass(frozen=True)
+class Picard(Solver):
+    """x <- (1 - damping) x + damping f(x); the plain iteration converges where the map is a contraction."""
+
+    def begin(self, x: Tensor) -> Iteration:
+        def advance(x: Tensor, fx: Tensor) -> tuple[Tensor, Tensor]:
+            return (fx, x) if self.damping == 1 else (x.lerp_(fx, self.damping), fx)
+
+        return advance
+
+
+@dataclass(frozen=True)
+class Anderson(Solver):
+    """The combination of the last ``memory`` iterates, with weights that sum to 1, whose residual is smallest.
+
+    alpha = argmin |sum_i alpha_i g_i|, g_i = f(x_i) - x_i;  x <- sum_i alpha_i (x_i + damping g_i). It needs 2 x
+    ``memory`` copies of x. It is worthwhile where a step is expensive and the map contracts slowly. The method is that
+    of "Iterative Procedures for Nonlinear Integral Equations".
+
+    Args:
+        memory: the number of iterates that are combined.
+    """
+
+    memory: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory < 2:
+            raise ConfigError(f"expected memory of at least 2 iterates (got {self.memory}): one is Picard")
+
+    def begin(self, x: Tensor) -> Iteration:
+        X, G = (x.new_empty(self.memory, x.numel()) for _ in range(2))
+        grams, count = x.new_zeros(self.memory, self.memory), 0
+
+        def advance(x: Tensor, fx: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal count
+            slot = count % self.memory
+            X[slot].copy_(x.view(-1))
+            torch.sub(fx.view(-1), x.view(-1), out=G[slot])
+            count += 1
+            m = min(count, self.memory)
+            grams[slot, :m] = grams[:m, slot] = G[:m] @ G[slot]
+            gram = grams[:m, :m]
+            share = gram.diagonal().mean() * RIDGE.get(x.dtype, 1e-7)
+            ridge = torch.eye(m, dtype=x.dtype, device=x.device) * share
+            # solve_ex does not check for a singular matrix, which would wait for the device; the ridge prevents one
+            weights = torch.linalg.solve_ex(gram + ridge, x.new_ones(m)).result
+            weights = (weights / weights.sum()).nan_to_num(1 / m)
+            torch.mv(X[:m].t(), weights, out=x.view(-1))
+            x.view(-1).addmv_(G[:m].t(), weights, alpha=self.damping)
+            return x, fx
+
+        return advance
+
+
+SOLVERS: dict[str, type[Picard] | type[Anderson]] = {"picard": Picard, "anderson": Anderson}
+"""Every solver by its name."""
+
+
+def solver(choice: str | Solver) -> Solver:
+    """A solver by name, with its default settings; a solver object is returned as it is."""
+    if not isinstance(choice, str):
+        return choice
+    if choice not in SOLVERS:
+        raise ConfigError(f"expected a solver in {sorted(SOLVERS)} (got {choice!r})")
+    return SOLVERS[choice]()
 
 
 @torch.no_grad()

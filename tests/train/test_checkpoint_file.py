@@ -11,7 +11,7 @@ import torch
 from helpers import chance, make, parts_of, random_graph
 from lmc.methods import CMC
 from lmc.stores import Disk, Pinned, Placement, Store
-from lmc.train import checkpoint, tensorfile
+from lmc.train import checkpoint
 
 
 @pytest.mark.parametrize("chunk", [4, 2**24], ids=["chunks", "at once"])
@@ -19,7 +19,7 @@ from lmc.train import checkpoint, tensorfile
 def test_the_reader_of_safetensors_reads_what_is_written(
     tier: Store, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensorfile, "CHUNK", chunk)
+    monkeypatch.setattr(checkpoint, "CHUNK", chunk)
     rows = torch.randn(7, 3, generator=chance())
     table = tier.table(7, 3, torch.float32, torch.device("cpu"))
     table.push(slice(0, 7), rows)
@@ -31,12 +31,12 @@ def test_the_reader_of_safetensors_reads_what_is_written(
     }
     path = tmp_path / "file.safetensors"
     with path.open("wb") as file:
-        tensorfile.write(file, {**plain, "table": table}, {"key": "value"})
+        checkpoint.write(file, {**plain, "table": table}, {"key": "value"})
     with safetensors.safe_open(path, framework="pt") as opened:
         assert opened.metadata() == {"key": "value"}
         for name, value in {**plain, "table": rows}.items():
             assert torch.equal(opened.get_tensor(name), value)
-    found = tensorfile.matrices_in(path)["table"]
+    found = checkpoint.matrices_in(path)["table"]
     assert (found.shape, found.dtype) == ((7, 3), torch.float32)
     assert torch.equal(found[2:5], rows[2:5])
 
