@@ -9,12 +9,14 @@ import torch
 
 import lmc
 from lmc.bench import Setup
-from lmc.bench.scale import ScaleCell, ScaleRecord, Sizes, measure_cell, over_clusters, over_sizes, slope
-from lmc.cli.scale import OneGraph
+from lmc.cli.scale import OneGraph, Scale, ScaleCell, ScaleRecord, measure_cell, over_clusters, over_sizes, slope
 from lmc.errors import ConfigError
 from lmc.methods import GAS, FullBatch
 
-SIZES = Sizes([0.1, 0.4, 1.6], 32, 2, [1, 2, 4], 0.4, ["full", "gas"])
+SIZES = Scale(
+    dataset="tiny-like", scales="0.1,0.4,1.6", parts=32, clusters=2, sweep="1,2,4", at=0.4, methods="full,gas",
+    device="cpu",
+)  # fmt: skip
 LINE = ScaleRecord(
     0.4,
     "gas",
@@ -34,7 +36,7 @@ LINE = ScaleRecord(
 
 
 def test_parts_keep_their_size() -> None:
-    assert [SIZES.parts_at(scale) for scale in SIZES.scales] == [2, 8, 32]
+    assert [SIZES.parts_at(scale) for scale in SIZES.sizes] == [2, 8, 32]
     assert SIZES.cells() == [
         ScaleCell(0.1, "full"), ScaleCell(0.1, "gas", "2/2"),
         ScaleCell(0.4, "full"),
@@ -45,11 +47,11 @@ def test_parts_keep_their_size() -> None:
 
 def test_more_clusters_than_parts_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"at most 2 clusters a batch at scale 0.1 \(got 3\)"):
-        replace(SIZES, clusters=3)
+        replace(SIZES, clusters=3).cells()
     with pytest.raises(ConfigError, match=r"at most 8 clusters a batch at scale 0.4 \(got 9\)"):
-        replace(SIZES, sweep=[1, 9])
+        replace(SIZES, sweep="1,9").cells()
     with pytest.raises(ConfigError, match=r"--at to be one of --scales 0.1, 0.4, 1.6 \(got 0.5\)"):
-        replace(SIZES, at=0.5)
+        replace(SIZES, at=0.5).cells()
 
 
 def test_a_power_is_found() -> None:

@@ -92,9 +92,9 @@ def _value(value: object) -> str:
 
 
 def _add(table: Table, name: str, cls: type[Method], histories: str) -> None:
-    traits, about = cls.traits, (sys.modules[cls.__module__].__doc__ or "").splitlines()[0]
+    traits = cls.traits
     table.add_row(
-        f"[bold]{name}[/bold]\n{traits.title}\n{about}",
+        f"[bold]{name}[/bold]\n{traits.title}\n{_title(cls)}",
         traits.outside,
         "\n".join(sorted(traits.facts)) or "none",
         f"models: {_models(traits)}\nhistories: {histories}\nrows: {traits.step_rows}",

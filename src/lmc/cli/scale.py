@@ -1,16 +1,19 @@
-"""``lmc bench scale``."""
+"""``lmc bench scale``: how cost grows with the size of a graph whose parts keep theirs, and with clusters per batch."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from statistics import linear_regression
 from typing import Annotated, Any
 
+import torch
 import typer
 from matplotlib.figure import Figure
 
 import lmc.data
-from lmc.bench.epoch import FULL, WHOLE, Setup
-from lmc.bench.scale import ScaleCell, ScaleRecord, Sizes, measure_cell, over_clusters, over_sizes, slope
+from lmc.bench.epoch import FULL, WHOLE, Setup, allocated_bytes, free, ready, timed_run
+from lmc.bench.memory import Footprint, footprint
 from lmc.cli.console import TextTable, megabytes, milliseconds, ratio, share
 from lmc.cli.costs import RIVALS, CostStudy, Repeat, Warmup, epochs_text
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
@@ -33,6 +36,36 @@ HEADERS = (
     "time / work", "halo/core", "step MB", "between MB", "peak MB",
 )  # fmt: skip
 SLOPES = "the powers p of time ~ edges^p and of memory ~ edges^p, the least-squares line through the logarithms"
+
+
+@dataclass(frozen=True)
+class ScaleCell:
+    """One line: the scale of the graph, the spec of a method, parts/clusters or WHOLE."""
+
+    scale: float
+    method: str
+    config: str = WHOLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleRecord(Footprint, ScaleCell):
+    """The measurements of one line."""
+
+    nodes: int
+    edges: int  # undirected
+    ms: float  # of an epoch
+    entries: float  # non-zeros of the batches' operators, forward and backward, over those of the graph
+    halo_ratio: float  # halo rows over core rows
+
+    @property
+    def clusters(self) -> int | None:
+        """Parts in a batch; None for a full batch."""
+        return None if self.config == WHOLE else int(self.config.partition("/")[2])
+
+    @property
+    def ms_per_million(self) -> float:
+        """Milliseconds of an epoch for a million edges of the graph."""
+        return self.ms / self.edges * 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +94,23 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         return self.setup_with(self.repeat, self.warmup)
 
     @cached_property
-    def sizes(self) -> Sizes:
-        """The graphs and divisions that are measured."""
+    def sizes(self) -> list[float]:
+        """The scales of the graph, ascending."""
         default = "0.125,0.315,0.794,2" if self.on.type == "cuda" else "0.02,0.05,0.13,0.32"
-        scales = sorted(parse_numbers(self.scales or default, "--scales"))
+        return sorted(parse_numbers(self.scales or default, "--scales"))
+
+    @property
+    def swept(self) -> float:
+        """The scale at which the number of clusters is varied."""
+        return self.at if self.at is not None else self.sizes[-2:][0]
+
+    def parts_at(self, scale: float) -> int:
+        """The number of parts of a graph of this scale, in proportion, so that a part keeps its size."""
+        return max(1, round(self.parts * scale / self.sizes[-1]))
+
+    def cells(self) -> list[ScaleCell]:
+        """All lines, graph by graph, the full batch first."""
+        assert self.setup
         sweep = parse_list(self.sweep, "--sweep", lambda text: at_least_one("--sweep", text))
         parts, clusters = at_least_one("--parts", self.parts), at_least_one("--clusters", self.clusters)
         methods = methods_in(f"{max(parts, clusters)}/{clusters}", self.methods, partition=self.partition)
@@ -72,12 +118,27 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         if wrong:
             names = ", ".join(wrong)
             raise ConfigError(f"expected methods whose batches are parts of the graph (got {names}): drop them")
-        at = self.at if self.at is not None else scales[-2:][0]
-        return Sizes(scales, parts, clusters, sweep, at, [FULL, *(label for label in methods if label != FULL)])
+        self._check(max(sweep))
+        cells = []
+        for scale in self.sizes:
+            cells.append(ScaleCell(scale, FULL))
+            configs = [
+                f"{self.parts_at(scale)}/{c}" for c in sorted({clusters, *(sweep if scale == self.swept else ())})
+            ]
+            cells += [ScaleCell(scale, label, config) for label in methods if label != FULL for config in configs]
+        return cells
 
-    def cells(self) -> list[ScaleCell]:
-        assert self.setup
-        cells = self.sizes.cells()
+    def _check(self, most: int) -> None:
+        """Refuse scales and a graph that do not fit; ``most``: the largest number of clusters at the scale --at."""
+        if self.swept not in self.sizes:
+            known = ", ".join(f"{scale:g}" for scale in self.sizes)
+            raise ConfigError(f"expected --at to be one of --scales {known} (got {self.swept:g})")
+        for scale, clusters in ((self.sizes[0], self.clusters), (self.swept, most)):
+            if clusters > self.parts_at(scale):
+                raise ConfigError(
+                    f"expected at most {self.parts_at(scale)} clusters a batch at scale {scale:g} (got {clusters}): "
+                    "use more --parts, or fewer clusters"
+                )
         found = lookalikes.parse(self.dataset)
         if found is None or found[1] is not None:
             known = ", ".join(lookalikes.LOOKALIKES)
@@ -85,16 +146,15 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
                 f"expected a lookalike without a scale, one of {known} (got {self.dataset!r}): it is drawn at each of "
                 "--scales"
             )
-        return cells
 
     def subject(self) -> str:
         return f"{self.dataset}-{self.on.type}"
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | {"graph": self.dataset, "clusters": self.clusters, "at": self.sizes.at}
+        return super().settings() | {"graph": self.dataset, "clusters": self.clusters, "at": self.swept}
 
     def facts(self) -> list[tuple[str, str]]:
-        graph = f"{self.dataset} at {', '.join(f'{scale:g}' for scale in self.sizes.scales)}"
+        graph = f"{self.dataset} at {', '.join(f'{scale:g}' for scale in self.sizes)}"
         return [("graph", graph), *super().facts(), ("time", epochs_text(self.setup))]
 
     def measure(self, cell: ScaleCell) -> list[ScaleRecord]:
@@ -148,6 +208,43 @@ class OneGraph:
             self._kept.clear()  # freed before the next graph is made
             self._kept[scale] = lmc.data.load(self._dataset, scale=scale)
         return self._kept[scale]
+
+
+def measure_cell(graph: Graph, cell: ScaleCell, method: Method, setup: Setup, device: torch.device) -> ScaleRecord:
+    """Time epochs, then measure memory with another run, in which no recorded steps live between steps."""
+    timed = timed_run(method, graph, setup, device)
+    for _ in range(setup.repeat):
+        timed.time_epoch()
+    facts: dict[str, Any] = {"ms": timed.ms, "entries": timed.nnz_share, "halo_ratio": timed.halo_ratio}
+    del timed
+    free(device)
+    before = allocated_bytes(device)
+    run, _ = ready(method, graph, setup, device)
+    found = footprint(run, setup.lr, before)
+    del run
+    free(device)
+    return ScaleRecord(**asdict(cell), **asdict(found), nodes=graph.num_nodes, edges=graph.num_edges, **facts)
+
+
+def over_sizes(records: Sequence[ScaleRecord], clusters: int) -> dict[str, list[ScaleRecord]]:
+    """The lines of every method over graphs of ascending size, with so many clusters a batch."""
+    return _by_method(sorted((r for r in records if r.clusters in (None, clusters)), key=lambda r: r.edges))
+
+
+def over_clusters(records: Sequence[ScaleRecord], scale: float) -> dict[str, list[ScaleRecord]]:
+    """The lines of every method that has clusters over their number, on the graph of one scale."""
+    return _by_method(sorted((r for r in records if r.clusters and r.scale == scale), key=lambda r: r.clusters or 0))
+
+
+def _by_method(records: Sequence[ScaleRecord]) -> dict[str, list[ScaleRecord]]:
+    return {method: [r for r in records if r.method == method] for method in dict.fromkeys(r.method for r in records)}
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """The power p of y ~ x^p: the least-squares line through the logarithms; None for fewer than two points."""
+    if len(set(x)) < 2:
+        return None
+    return linear_regression(list(map(math.log, x)), list(map(math.log, y))).slope
 
 
 def _row(r: ScaleRecord, full_ms: float | None) -> list[str]:

@@ -42,12 +42,12 @@ def train_command(options: Train) -> None:
     graph = options.load()
     model = parse_model(options.model, graph, options.seed)
     spec = replace_auto(options.method, model)
-    method, parts, plan = planned(out, graph, model, _method(spec, shared), placement, options)
+    method, parts, found = planned(out, graph, model, _method(spec, shared), placement, options)
     if options.dry_run:
         return
     names = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}-s{options.seed}"
     run_dir = options.run_dir or Path("runs") / file_name(names)
-    with held_to(options.memory, placement.training_device, plan):
+    with held_to(options.memory, placement.training_device, found):
         run = method.bind(graph, model, parts, placement, seed=options.seed)
         del graph  # the run has a copy in another order, which may be kept on another tier
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
