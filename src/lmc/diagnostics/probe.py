@@ -67,13 +67,8 @@ def _size(adj: CSR, core: Tensor) -> BatchSize:
     mark[outside] = HALO
     halo = (mark == HALO).nonzero().squeeze(1)
     read_by_halo = adj.indices[row_entries(adj, halo)[0]]
-    return BatchSize(
-        core=core.numel(),
-        halo=halo.numel(),
-        core_edges=read.numel() - outside.numel(),
-        cross_edges=outside.numel(),
-        halo_edges=int((mark[read_by_halo] == HALO).sum()),
-    )
+    core_edges, halo_edges = read.numel() - outside.numel(), int((mark[read_by_halo] == HALO).sum())
+    return BatchSize(core.numel(), halo.numel(), core_edges, outside.numel(), halo_edges)
 
 
 @dataclass(frozen=True)

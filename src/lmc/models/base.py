@@ -219,11 +219,9 @@ def configure(
     model.dropout, model.input_dropout = float(dropout), float(input_dropout)
 
 
-def check_share(name: str, value: float) -> float:
-    """``value`` where it is in [0, 1]."""
+def check_share(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ConfigError(f"expected {name} in [0, 1] (got {value})")
-    return value
 
 
 def layer_shapes(

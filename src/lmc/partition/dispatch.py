@@ -138,10 +138,5 @@ def quality(graph: Graph, parts: Tensor) -> Quality:
     # a node is once in the halo of every other part in which it has a neighbour
     pairs = (parts[row[crossing]] * n + col[crossing]).unique()
     halo = torch.bincount(pairs // n, minlength=b)
-    return Quality(
-        num_parts=b,
-        edge_cut=edge_cut,
-        balance=float(size.max()) * b / n,
-        halo_ratio=float((halo / size).mean()),
-        kept=1.0 - edge_cut,
-    )
+    balance, halo_ratio = float(size.max()) * b / n, float((halo / size).mean())
+    return Quality(b, edge_cut, balance, halo_ratio, kept=1.0 - edge_cut)

@@ -158,13 +158,9 @@ def solver(choice: str | Solver) -> Solver:
 
 @torch.no_grad()
 def solve(
-    f: Map,
-    start: Tensor,
-    solver: Solver,
-    remedy: str = "damp the iteration",
-    origin: Tensor | None = None,
+    f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iteration", origin: Tensor | None = None,
     first: Tensor | None = None,
-) -> Solution:
+) -> Solution:  # fmt: skip
     """Iterate from ``start``, which is not changed, until the tolerance or the maximum number of steps is reached.
 
     Divergence raises :class:`lmc.errors.SolverError`. Reaching the maximum number of steps does not: ``converged`` is

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from functools import partial
 
 from lmc.engine import Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.graph import SPLITS, Graph
 from lmc.models import Model
 from lmc.stores import Placement, Table, placement_on
-
-if TYPE_CHECKING:
-    from torchmetrics import Metric
 
 
 def evaluate(
@@ -37,8 +34,13 @@ def evaluate_problem(
 ) -> dict[str, float]:
     """The scores of :func:`evaluate` for a problem that exists already; ``start`` holds the initial states of a
     fixed-point solver."""
+    # imported here: torchmetrics takes longer to load than the whole of this library
+    from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
+
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
-    metrics = {split: _metric(graph).to(problem.device) for split in SPLITS}
+    kind = MultilabelF1Score if graph.multi_label else MulticlassAccuracy
+    new = partial(kind, graph.num_classes, average="micro", validate_args=False)
+    metrics = {split: new().to(problem.device) for split in SPLITS}
 
     def make(_: int, width: int) -> Table:
         table = problem.table(width)
@@ -57,12 +59,3 @@ def evaluate_problem(
             if bool(chosen.any()):
                 metric.update(predicted[chosen], graph.y[rows][chosen].long())
     return {split: float(metric.compute()) for split, metric in metrics.items()}
-
-
-def _metric(graph: Graph) -> Metric:
-    # imported here: torchmetrics takes longer to load than the whole of this library
-    from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
-
-    if graph.multi_label:
-        return MultilabelF1Score(graph.num_classes, average="micro", validate_args=False)
-    return MulticlassAccuracy(graph.num_classes, average="micro", validate_args=False)

@@ -72,14 +72,9 @@ def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: f
 
 
 def train_epoch(
-    run: Run,
-    optimizer: torch.optim.Optimizer,
-    *,
-    clip: float | None = None,
-    epoch: int | None = None,
-    start: int = 0,
-    stop: Stop = never,
-) -> list[Tensor]:
+    run: Run, optimizer: torch.optim.Optimizer, *, clip: float | None = None, epoch: int | None = None,
+    start: int = 0, stop: Stop = never,
+) -> list[Tensor]:  # fmt: skip
     """The training steps of one epoch; returns the loss of each step, on the device.
 
     No step waits for the device: the caller reads the losses when the epoch is over.

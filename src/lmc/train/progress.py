@@ -57,24 +57,20 @@ def progress_bar(
 
 @contextmanager
 def epoch_bar(epochs: int, console: Console | None = None) -> Iterator[Callable[[EpochRecord], None]]:
-    """The bar of a training run; within, call what is yielded with every epoch's record."""
+    """The bar of a training run: call what is yielded with every epoch's record. It shows the loss, the scores, and the
+    steps of a recurrent model's solver."""
     with progress_bar(epochs, console=console) as show:
         scores: Mapping[str, float] = {}
 
         def show_record(record: EpochRecord) -> None:
             nonlocal scores
             scores = record.scores or scores  # epochs without an evaluation show those of the last one
-            show(record.epoch, epoch_line(record, scores))
+            parts = [f"loss {record.loss:.4f}"]
+            parts += [f"{name} {100 * scores[name]:.2f} %" for name in ("val", "test") if name in scores]
+            if record.solver:
+                steps = f"solver {record.solver['forward_steps']:.0f}+{record.solver['backward_steps']:.0f} steps"
+                failed = int(record.solver["unconverged"])
+                parts.append(f"{steps}, {failed} unconverged" if failed else steps)
+            show(record.epoch, "  ".join(parts))
 
         yield show_record
-
-
-def epoch_line(record: EpochRecord, scores: Mapping[str, float]) -> str:
-    """The loss of an epoch, the scores, and the steps of a recurrent model's solver."""
-    parts = [f"loss {record.loss:.4f}"]
-    parts += [f"{name} {100 * scores[name]:.2f} %" for name in ("val", "test") if name in scores]
-    if record.solver:
-        steps = f"solver {record.solver['forward_steps']:.0f}+{record.solver['backward_steps']:.0f} steps"
-        failed = int(record.solver["unconverged"])
-        parts.append(f"{steps}, {failed} unconverged" if failed else steps)
-    return "  ".join(parts)
