@@ -11,10 +11,9 @@ iteration is one sparse and one dense product, and allocates nothing.
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -203,9 +202,9 @@ class Recurrent(Model):
     solver: Solver
 
     @property
-    @abstractmethod
     def lin(self) -> Linear:
-        """The linear map of the recurrence, without a bias."""
+        """The linear map of the recurrence, without a bias: ``lin`` of the one layer."""
+        return cast(Linear, self.layer(1).lin)
 
     @property
     def W(self) -> Tensor:

@@ -9,7 +9,7 @@ or a row, so W is projected onto a ball column by column or row by row.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +86,6 @@ class RecGCN(Recurrent):
         self.register_buffer("lambda_pf", torch.ones(()))
         self.reset_parameters(seed)
 
-    @property
-    def lin(self) -> Linear:
-        return cast(RecLayer, self.layer(1)).lin
-
     def reset_parameters(self, seed: int) -> None:
         super().reset_parameters(seed)
         self.project()
@@ -108,10 +104,8 @@ class RecGCN(Recurrent):
     def project(self) -> None:
         """W <- the nearest matrix with |W|_p <= kappa / lambda_pf(P)."""
         radius = self.kappa / self.lambda_pf
-        if self.p == "inf":
-            self.W.copy_(onto_l1_ball(self.W, radius))
-        else:
-            self.W.copy_(onto_l1_ball(self.W.t(), radius).t())
+        bounded = self.W if self.p == "inf" else self.W.t()
+        bounded.copy_(onto_l1_ball(bounded, radius))
 
 
 @torch.no_grad()
