@@ -16,6 +16,8 @@ Some changes look like faults and are not; no mutant makes them, because no test
 - GAS, GraphFM and LMC4Conv pull the halo before they push the core. The two sets of rows are disjoint, so the order
   does not change what is read. It matters for the speed of slower tiers alone.
 - GAS with P^T on core and halo rows where P^T on the core is enough: the adjoint of a halo row ends at its history.
+- GraphSAINT's edges drawn in proportion to 1 / deg(u) alone: both directions of an edge are entries of the adjacency,
+  and the sum of their chances is the same.
 - The starting value of a solver: the fixed point is unique, so only the number of iterations changes.
 """
 
@@ -185,7 +187,7 @@ MUTANTS = (
         "exact.tables.keys() & ROWS_OF",
         "exact.tables.keys() & set()",
         "M = P T holds with the edges of the epoch",
-        ("methods/test_sampled.py", *CMC),
+        ("identities/test_cmc.py",),
     ),
     # LMC4Conv and its compensation
     Mutant(
@@ -424,7 +426,7 @@ MUTANTS = (
         "source.prepared.of(entries)",
         "source.prepared.of()",
         "LADIES samples from the neighbours of the layer above",
-        SAMPLED,
+        ("methods/test_sampled.py",),
     ),
     Mutant(
         "ladies-not-normalised",
@@ -432,7 +434,7 @@ MUTANTS = (
         "if not self.normalise:",
         "if True:",
         "sampled rows are scaled to the sums of the rows of P",
-        SAMPLED,
+        ("methods/test_sampled.py",),
     ),
     Mutant(
         "ladies-normalises-with-the-diagonal",
@@ -440,7 +442,7 @@ MUTANTS = (
         "matrix.data.where(others, 0)",
         "matrix.data",
         "the diagonal is not sampled, so it is not in the sum that is scaled",
-        SAMPLED,
+        ("methods/test_sampled.py",),
     ),
     Mutant(
         "layer-wise-weighs-the-diagonal",
@@ -448,7 +450,7 @@ MUTANTS = (
         "weights[columns].where(~diagonal, 1)",
         "weights[columns]",
         "the diagonal is not sampled and counts as it is",
-        SAMPLED,
+        ("methods/test_sampled.py",),
     ),
     Mutant(
         "sampled-first-layer-always-complete",
@@ -488,7 +490,7 @@ MUTANTS = (
         "prepared.importance[nodes])",
         "None)",
         "losses are divided by lambda, the chance of their node",
-        SAINT,
+        ("reference/test_reference_graph_saint.py",),
     ),
     Mutant(
         "graphsaint-biased-inverse",
@@ -499,10 +501,10 @@ MUTANTS = (
         SAINT,
     ),
     Mutant(
-        "graphsaint-edges-by-one-end",
+        "graphsaint-edges-by-the-product",
         "sampling/importance.py",
         "inverse[self._row] + inverse[adj.indices]",
-        "inverse[self._row]",
+        "inverse[self._row] * inverse[adj.indices]",
         "an edge is drawn in proportion to 1 / deg(u) + 1 / deg(v)",
         ("sampling/test_draws.py", *SAINT),
     ),

@@ -126,6 +126,7 @@ def test_both_tiers_give_the_same_run(name: str) -> None:
 
 def test_steps_with_dropout_leave_the_histories_alone() -> None:
     kept, left = 0, 0
+    updated: dict[int, set[bool]] = {}
     run = bound("lmc4rec", q=0.5)
     for _ in range(12):
         for batch in run.batches():
@@ -139,10 +140,12 @@ def test_steps_with_dropout_leave_the_histories_alone() -> None:
             # at fixed parameters a history that is exact may be rewritten with what it holds: look at the chance too
             assert same or untouched
             kept, left = kept + same, left + (not same)
+            updated.setdefault(batch.slot, set()).add(same)
             with torch.no_grad():
                 run.problem.model.lin_in.bias.add_(0.01)  # type: ignore[union-attr, operator]
     assert 12 <= kept <= 36  # of 48, a half
     assert kept + left == 48
+    assert list(updated.values()) == [{False, True}] * 4  # no batch is always left out
 
 
 def test_q_of_one_never_drops_out() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, worst_error
 from lmc.engine import Run
 from lmc.errors import ConfigError
-from lmc.graph import Graph
-from lmc.methods import CMC
+from lmc.graph import Graph, normalise
+from lmc.methods import CMC, DropEdge
 from lmc.methods.cmc import drift, trust
 from lmc.models import GCN, GCNII, Model
 from lmc.stores import Placement
@@ -34,9 +35,9 @@ def build(name: str, g: Graph, depth: int = 3, dropout: float = 0.0) -> Model:
     return model.double()
 
 
-def imbalance(run: Run) -> float:
-    """The largest entry of M - P T and of U - P^T V over all layers."""
-    P = run.problem.P.to_dense()
+def imbalance(run: Run, P: Tensor | None = None) -> float:
+    """The largest entry of M - P T and of U - P^T V over all layers; P is by default that of the whole graph."""
+    P = run.problem.P.to_dense() if P is None else P
     pairs = [("T", "M"), ("V", "U")]
     return max(
         float((run.tables[sums][l].data() - P @ run.tables[rows][l].data()).abs().max())
@@ -44,6 +45,28 @@ def imbalance(run: Run) -> float:
         if rows in run.tables
         for l in run.tables[rows]
     )
+
+
+@pytest.mark.parametrize("adjoints", [False, True])
+def test_ledgers_balance_with_the_edges_of_every_epoch(adjoints: bool) -> None:
+    """Where DropEdge changes P, the sums of all rows change with it, before the first step of the epoch."""
+    g = random_graph()
+    model = build("gcn-layer-norm", g)
+    method = DropEdge(CMC(clusters_per_batch=1, adjoints=adjoints), p=0.4)
+    run = method.bind(g, model, parts_of(g), seed=1)
+    run.refresh()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    adjacencies, left = method.adjacencies(run.graph, seed=1), []
+    for epoch in range(3):
+        P = normalise(adjacencies(epoch), "gcn", torch.float64).to_dense()
+        for batch in run.batches(epoch):
+            assert imbalance(run, P) < 1e-12
+            optimizer.zero_grad()
+            run.accumulate(batch)
+            optimizer.step()
+            assert imbalance(run, P) < 1e-12
+        left.append(P)
+    assert imbalance(run, left[0]) > 1e-3  # another epoch has other edges
 
 
 @pytest.mark.parametrize("redraw", [False, True])

@@ -242,6 +242,40 @@ def test_exact_histories_make_the_forward_pass_exact() -> None:
     torch.testing.assert_close(run.accumulate(batch).loss, want, rtol=1e-12, atol=0)
 
 
+def test_ladies_samples_from_the_neighbours_of_the_layer_above() -> None:
+    """FastGCN also draws nodes that no row reads."""
+    g = random_graph()
+    read = {}
+    for method in (LADIES(batch_size=2, layer_size=8), FastGCN(batch_size=2, layer_size=8)):
+        run = method.bind(g, make("gcn", g), seed=3)
+        useful = []
+        for batch in run.batches():
+            for P in batch.operators:
+                rows, drawn = batch.ext[: P.num_outputs], batch.ext[P.num_outputs : P.num_inputs]
+                neighbours = run.graph.adj.to_dense()[rows].any(0)
+                useful.append(neighbours[drawn])
+        read[method.traits.name] = torch.cat(useful)
+    assert read["ladies"].numel() > 50
+    assert bool(read["ladies"].all())
+    assert not bool(read["fastgcn"].all())
+
+
+def test_ladies_scales_sampled_rows_to_the_sums_of_the_rows_of_P() -> None:
+    """The diagonal is not sampled and stays as it is; a row of which nothing was sampled has nothing else."""
+    g = random_graph()
+    run = LADIES(batch_size=5, layer_size=4).bind(g, make("gcn", g), seed=3)
+    whole, scaled = run.problem.P.to_dense(), 0
+    for batch in run.batches():
+        for P in batch.operators:
+            got, rows = P.forward.to_dense(), batch.ext[: P.num_outputs]
+            torch.testing.assert_close(got.diagonal(), whole.diagonal()[rows], rtol=1e-12, atol=0)
+            sums, want = got.sum(1) - got.diagonal(), (whole.sum(1) - whole.diagonal())[rows]
+            some = sums > 1e-12
+            torch.testing.assert_close(sums[some], want[some], rtol=1e-12, atol=0)
+            scaled += int(some.sum())
+    assert scaled > 50
+
+
 def test_momentum_averages_the_samples() -> None:
     """At fixed parameters the history of GraphFM-IB comes nearer to the exact states than one sample does."""
     g = random_graph()

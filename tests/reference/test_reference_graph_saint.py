@@ -45,6 +45,19 @@ def test_coefficients_have_the_right_mean_at_the_default_coverage(sampler: str) 
         np.testing.assert_allclose(np.diag(blocks), np.diag(data.P), rtol=1e-12)  # a row always meets itself
 
 
+@pytest.mark.parametrize("sampler", ["walk", "edge", "node"])
+def test_every_loss_has_the_weight_one_in_the_mean_over_subgraphs(sampler: str) -> None:
+    """A node is met with the chance lambda_v, and its loss is then divided by lambda_v."""
+    data, seen, drawn = random_data(), np.zeros(48), 0
+    run = lmc.methods.GraphSAINT(sampler).bind(graph_of(data), lmc.models.GCN(6, 7, 4).double(), device="cpu", seed=1)
+    for epoch in range(400 // len(run)):
+        for batch in run.batches(epoch):
+            seen[batch.n_id.numpy()] += batch.weight * batch.importance.numpy()
+            drawn += 1
+    assert abs(seen.mean() / drawn - 1) < 0.05
+    assert np.sqrt(np.square(seen / drawn - 1).mean()) < 0.3
+
+
 @pytest.mark.parametrize("p", [0.05, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("trials", [50, 250])
 def test_one_over_a_chance_is_estimated_without_bias(p: float, trials: int) -> None:
