@@ -35,10 +35,7 @@ class AccuracyCell:
 
 @dataclass(frozen=True)
 class AccuracyRecord(AccuracyCell):
-    """The evaluations of one training, over the whole graph.
-
-    Scores are accuracies (micro-F1 for multi-label targets).
-    """
+    """The evaluations of one training, over the whole graph: accuracies (micro-F1 for multi-label targets)."""
 
     at: list[int]  # epochs done at each evaluation
     seconds: list[float]  # time of the training steps until then; it includes the recording of steps on a GPU

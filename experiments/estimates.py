@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmc.cli.console import TextTable, console, number
 from lmc.errors import ConfigError
-from lmc.report.looks import draw_curve, legend_below, looks_of, new_figure, plain, save
+from lmc.report.looks import Look, Points, draw_curve, legend_below, looks_of, new_figure, plain, save
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 
 CAPTION = "relative errors of the states H, the adjoints V and the gradient, mean over measurements"
@@ -54,26 +55,25 @@ def _row(run: RunRecord, errors: Sequence[ErrorRecord]) -> list[str]:
 def estimates_figure(
     runs: Mapping[str, Mapping[str, RunRecord]], errors: Mapping[str, Mapping[str, Sequence[ErrorRecord]]]
 ) -> Figure:
-    """A column for each comparison: training losses in the upper panel, relative errors of V in the lower one.
-
-    Args:
-        runs, errors: {comparison: {method: its epochs, its measurements}}.
-    """
+    """A column for each comparison: training losses of its methods above, relative errors of V below."""
     looks = looks_of(list(dict.fromkeys(label for methods in runs.values() for label in methods)))
     figure = new_figure(1.0 + 3.1 * len(runs), 6.4, "RecGCN: training loss, and error of the adjoints V")
     panels = figure.subplots(2, len(runs), squeeze=False)
     for (name, of_methods), upper, lower in zip(runs.items(), *panels, strict=True):
-        for label, run in of_methods.items():
-            losses = [(e.epoch, e.loss) for e in run.epochs]
-            adjoints = [(e.epoch, e.layers["V"]) for e in errors[name].get(label, ()) if "V" in e.layers]
-            for axes, points in ((upper, losses), (lower, adjoints)):
-                draw_curve(axes, [(x, y) for x, y in points if 0 < y < math.inf], looks[label])
-        for axes in (upper, lower):
-            axes.set_yscale("log")
-            plain(axes)
+        measured = {label: errors[name].get(label, ()) for label in of_methods}
+        _draw(upper, {label: [(e.epoch, e.loss) for e in run.epochs] for label, run in of_methods.items()}, looks)
+        _draw(lower, {label: [(e.epoch, e.layers.get("V", 0)) for e in m] for label, m in measured.items()}, looks)
         upper.set_title(name, loc="left", fontsize=11)
         lower.set_xlabel("epoch", fontsize=10)
     panels[0][0].set_ylabel("training loss", fontsize=10)
     panels[1][0].set_ylabel("relative error of V", fontsize=10)
     legend_below(figure, looks)
     return figure
+
+
+def _draw(axes: Axes, curves: Mapping[str, Points], looks: Mapping[str, Look]) -> None:
+    """Curves on a logarithmic axis, without the points that it cannot show."""
+    for label, points in curves.items():
+        draw_curve(axes, [(x, y) for x, y in points if 0 < y < math.inf], looks[label])
+    axes.set_yscale("log")
+    plain(axes)

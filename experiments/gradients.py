@@ -135,8 +135,7 @@ class Gradients(Study[GradientCell, GradientRecord]):
         for row in gradient_rows(records):
             line = [row.dataset, row.config, f"{row.lr:g}"]
             for label in labels:
-                error = row.errors.get(label, math.nan)  # not measured yet: neither diverged nor a number
-                text = "diverged" if error is None else "-" if math.isnan(error) else error_figure(error)
+                text = row.text(label)
                 line.append(f"**{text}**" if label == row.best else text)
             if cmc and lmc4conv:
                 line.append(number(row.over_best(cmc), 2))
@@ -177,6 +176,11 @@ class GradientRow:
         """The spec of the best LMC4Conv."""
         tried = {k: v for k, v in self.errors.items() if k.partition(":")[0] == "lmc" and v is not None}
         return min(tried, key=lambda label: tried[label], default=None)
+
+    def text(self, method: str) -> str:
+        """The error of a method in words; "-" where it is not measured yet."""
+        diverged = method in self.errors and self.errors[method] is None
+        return "diverged" if diverged else error_figure(self.errors.get(method))
 
     def over_best(self, method: str) -> float | None:
         """A method's error over that of the best LMC4Conv."""

@@ -209,40 +209,36 @@ class GridRow:
     lines: Mapping[str, Mapping[int, GridRecord]]
     objective: bool = False  # whether losses are those of the objective, with statistics of the whole graph
 
-    def _loss(self, record: GridRecord) -> float | None:
-        return record.objective if self.objective else record.loss
+    def _losses(self, method: str) -> dict[int, float | None]:
+        """The losses of a method by seed."""
+        lines = self.lines.get(method, {})
+        return {seed: r.objective if self.objective else r.loss for seed, r in lines.items()}
 
     @property
     def norm_name(self) -> str:
-        """The norm with its dropout."""
         name = f"{self.norm}:{self.dropout:g}" if self.dropout else self.norm
         return f"{name}, objective" if self.objective else name
 
     @property
     def halo_ratio(self) -> float | None:
-        """(core + halo) / core."""
         known = [r.halo_ratio for seeds in self.lines.values() for r in seeds.values() if r.halo_ratio is not None]
         return fmean(known) if known else None
 
     def seeds(self, method: str) -> int:
-        """How many seeds were trained."""
         return len(self.lines.get(method, {}))
 
     def diverged(self, method: str) -> int:
-        """How many seeds diverged."""
         return sum(r.diverged for r in self.lines.get(method, {}).values())
 
     def spread(self, method: str, relative_to: str | None = None) -> Spread | None:
         """Losses over seeds, or ratios to another method's loss on the same seed, in which the effect of the seed on
         all methods cancels. None where there are none, or one diverged."""
-        lines = self.lines.get(method, {})
-        if relative_to is None:
-            found = [self._loss(r) for r in lines.values()]
-        else:
-            base = self.lines.get(relative_to, {})
-            pairs = [(self._loss(r), self._loss(base[seed])) for seed, r in lines.items() if seed in base]
-            found = [loss / other if loss is not None and other else None for loss, other in pairs]
-        losses = [loss for loss in found if loss is not None]
+        found = self._losses(method)
+        if relative_to is not None:
+            base = self._losses(relative_to)
+            pairs = {seed: (loss, base[seed]) for seed, loss in found.items() if seed in base}
+            found = {seed: a / b if a is not None and b else None for seed, (a, b) in pairs.items()}
+        losses = [loss for loss in found.values() if loss is not None]
         if not losses or len(losses) < len(found):
             return None
         return Spread(fmean(losses), min(losses), max(losses))

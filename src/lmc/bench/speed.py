@@ -126,7 +126,7 @@ class Course:
         for model in self.models:
             varied_in = self.varied_in if model == self.models[0] and self.varied else ()
             for config in dict.fromkeys([*self.configs, *varied_in]):
-                lines = [Line(label) for label in self.labels[model]] if config in self.configs else []
+                lines = [Line(label) for label in self.labels[model] if config in self.configs]
                 lines += self._variations() if config in varied_in else []
                 lines = self.with_baselines(model, lines)
                 groups[SpeedCell(model, config, ", ".join(map(str, lines)))] = lines

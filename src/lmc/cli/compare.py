@@ -21,7 +21,7 @@ from lmc.errors import ConfigError
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save
-from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run, replace
+from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run, replace
 from lmc.train import Settings, stop_on_interrupt
 from lmc.train.progress import progress_bar
 
@@ -103,16 +103,17 @@ def _train(out: Console, entered: Sequence[Contestant], settings: Settings, erro
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
     with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as stop:
         for label, epoch, error in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
-            earlier = runs.get(label, RunRecord({}, ()))
-            before = tuple(e for e in earlier.epochs if e.epoch < epoch.epoch)
-            runs[label] = RunRecord(earlier.config, (*before, epoch))
-            if error is not None:
-                errors.setdefault(label, []).append(error)
+            runs[label] = _with_epoch(runs.get(label, RunRecord({}, ())), epoch)
+            errors.setdefault(label, []).extend([] if error is None else [error])
             if out.is_terminal:
                 show(epoch.epoch, label, _table(entered, runs, errors, settings.epochs))
             elif label == entered[-1].label:
-                losses = [f"{other} {run.loss:.4f}" for other, run in runs.items() if run.loss is not None]
-                show(epoch.epoch, ", ".join(losses))
+                show(epoch.epoch, ", ".join(f"{other} {number(run.loss, 4)}" for other, run in runs.items()))
+
+
+def _with_epoch(run: RunRecord, epoch: EpochRecord) -> RunRecord:
+    """The record with one more epoch; one that was trained before, and those after it, are replaced."""
+    return RunRecord(run.config, (*(e for e in run.epochs if e.epoch < epoch.epoch), epoch))
 
 
 def _table(

@@ -78,12 +78,11 @@ def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: L
     with_numbers = len(errors) * len(layers) <= 16
     for k, (label, by_layer) in enumerate(errors.items()):
         look, offset = looks[label], (k - (len(errors) - 1) / 2) * width
-        for i, height in enumerate(by_layer.get(layer, 0) for layer in layers):
-            if not 0 < height < math.inf:
-                continue
-            at, text = (i + offset, height), f"{height:.2g}" if with_numbers else ""
-            axes.bar(*at, 0.9 * width, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
-            axes.annotate(text, at, (0, 2), textcoords="offset points", ha="center", fontsize=8)
+        points = [(layers.index(layer) + offset, v) for layer, v in by_layer.items() if 0 < v < math.inf]
+        for x, height in points:
+            axes.bar(x, height, 0.9 * width, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
+            text = f"{height:.2g}" if with_numbers else ""
+            axes.annotate(text, (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     axes.set_yscale("log")
     if heights:
         axes.set_ylim(min(heights) / 2, max(heights) * 1.25)

@@ -56,7 +56,7 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
 
 
 def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
-    bars, marks = ([(i, v) for i, v in enumerate(values) if v is not None] for values in (panel.bars, panel.marks))
+    bars, marks = _known(panel.bars), _known(panel.marks)
     known = [v for _, v in (*bars, *marks) if v > 0]
     least = min(known, default=1.0) / 2 if panel.log else 0.0
     if panel.log:
@@ -64,20 +64,26 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
         plain_decimals(axes.xaxis)
     for i, value in bars:
         axes.barh(i, value - least, 0.72, left=least, color=colours[i])
-        if panel.numbers:
-            text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-            axes.annotate(text, (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
+        text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+        axes.annotate(
+            text if panel.numbers else "", (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5
+        )
     for i, value in marks:
         axes.plot([value], [i], **_DIAMOND)
-    if panel.limit is not None:
-        axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if panel.marked:
         diamond = Line2D([], [], **_DIAMOND)
         axes.legend([diamond], [panel.marked], loc="lower right", fontsize=8, frameon=True, framealpha=0.9)
+    if panel.limit is not None:
+        axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if known:
         axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
     axes.set_title(panel.title, loc="left", fontsize=10.5)
     plain(axes, grid="x")
+
+
+def _known(values: Sequence[float | None]) -> list[tuple[int, float]]:
+    """The values that there are, with their rows."""
+    return [(row, value) for row, value in enumerate(values) if value is not None]
 
 
 @dataclass(frozen=True)
