@@ -276,6 +276,21 @@ def test_ladies_scales_sampled_rows_to_the_sums_of_the_rows_of_P() -> None:
     assert scaled > 50
 
 
+@pytest.mark.parametrize("normalise", ["subgraph", "graph"])
+def test_shadow_normalises_inside_each_subgraph_or_keeps_the_entries_of_P(normalise: str) -> None:
+    g = random_graph()
+    run = ShaDow(2, 2, normalise, batch_size=5).bind(g, make("gcn", g))
+    whole = run.problem.P.to_dense()
+    for batch in run.batches():
+        P = batch.operators[0].forward.to_dense()
+        inside = (P > 0).double()
+        degrees = inside.sum(1)
+        of_subgraph = inside / (degrees[:, None] * degrees[None, :]).sqrt()
+        of_graph = inside * whole[batch.ext][:, batch.ext]
+        assert float((of_subgraph - of_graph).abs().max()) > 0.01
+        torch.testing.assert_close(P, of_subgraph if normalise == "subgraph" else of_graph, rtol=1e-12, atol=0)
+
+
 def test_momentum_averages_the_samples() -> None:
     """At fixed parameters the history of GraphFM-IB comes nearer to the exact states than one sample does."""
     g = random_graph()
