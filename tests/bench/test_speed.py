@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lmc
-from lmc.bench import Setup, traffic
-from lmc.bench.epoch import build
+from lmc.bench import Setup, speed, traffic
+from lmc.bench.epoch import Timed, build
 from lmc.bench.speed import COPY, Course, Line, SpeedCell, SpeedRecord, Stopwatch, speed_rows
 from lmc.methods import CMC, GAS, LMC4Conv, LMC4Rec, Method
 
@@ -122,6 +122,23 @@ def test_every_kind_of_line_is_measured(graph: lmc.Graph, model: str, what: Line
     assert record.dense_ms
     assert record.steps == (1 if what.is_baseline else 2)
     assert (record.iterations is not None) == (record.iteration_ms is not None) == (model == "recgcn")
+
+
+def test_lines_that_transfer_rows_are_timed_after_those_in_turn(
+    graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[str] = []
+    own = Timed.time_epoch
+    monkeypatch.setattr(speed, "transfers_rows", lambda line, _: line.tier == "disk")
+    monkeypatch.setattr(
+        Timed, "time_epoch", lambda self: (timed.append(self.run.problem.placement.history), own(self))[1]
+    )
+    setup = replace(SETUP, repeat=2)
+    watch = Stopwatch(graph, setup, CPU, lambda cell, line: CMC(4, 2), COURSE.with_baselines, lambda text: None)
+    lines = [Line("cmc", "disk"), Line("cmc"), Line("gas", "disk"), Line("gas")]
+    found = watch.time_in_turn(SpeedCell("gcn", "4/2", ""), lines)
+    assert [(r.method, r.tier) for r in found] == [(one.method, one.tier) for one in lines]
+    assert timed == ["device"] * 4 + ["disk"] * 4
 
 
 def test_gcnii_has_four_layers_and_its_own_full_batch(graph: lmc.Graph) -> None:

@@ -161,6 +161,11 @@ class Course:
         return bases
 
 
+def transfers_rows(line: Line, device: torch.device) -> bool:
+    """Whether the steps of a line transfer rows in the background."""
+    return device.type == "cuda" and line.tier != "device"
+
+
 def rival_of(label: str, labels: Iterable[str]) -> str | None:
     """The LMC with which a CMC is compared."""
     wanted = {"cmc": "lmc", "cmc4rec": "lmc4rec"}.get(label.partition(":")[0])
@@ -201,17 +206,26 @@ class Stopwatch:
         return [[dataclasses.replace(record, in_turn=False) for record in alone]]
 
     def time_in_turn(self, cell: SpeedCell, lines: Sequence[Line]) -> list[SpeedRecord]:
-        """Set all lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
-        quarter as often."""
+        """Set the lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
+        quarter as often.
+
+        A line that transfers rows in the background is timed afterwards, its epochs one after the other: it fetches
+        rows of the next epoch during the present one, and its transfers would slow the epochs of other lines down.
+        """
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
         records = {}
         if Line(COPY) in lines:
             ms, moved = traffic.copy_ms(self.device)
             records[Line(COPY)] = SpeedRecord(**asdict(cell), method=COPY, steps=1, ms=ms, moved=moved)
-        timed = self._set_up_all(cell, [line for line in lines if line.method != COPY])
+        background = [line for line in lines if transfers_rows(line, self.device)]
+        timed = self._set_up_all(cell, [line for line in lines if line.method != COPY and line not in background])
         for _ in range(repeat):
             for one in timed.values():
                 one.time_epoch()
+        for line in background:
+            timed |= self._set_up_all(cell, [line])
+            for _ in range(repeat):
+                timed[line].time_epoch()
         records |= {line: self._record(cell, line, one) for line, one in timed.items()}
         timed.clear()
         free(self.device)

@@ -24,7 +24,8 @@ _RECURRENT = {"lmc": "lmc4rec", "cmc": "cmc4rec"}
 
 TIMES = (
     "ms / epoch: median over epochs of training steps. The lines of one model and parts/clusters are timed in turn, "
-    "one epoch each, and compared with each other only. time / full: an epoch takes so many times as long as one of "
+    "one epoch each, and compared with each other only; on a GPU, lines with histories elsewhere follow, one after the "
+    "other. time / full: an epoch takes so many times as long as one of "
     "our full batch of the same model; time / pyg-full: as one of torch_geometric.nn.GCN on edge_index; time / lmc: "
     "as one of LMC on the same batches. non-zeros: of all batches over the graph's; time / work: time over "
     "(non-zeros x full-batch time), 1 where time is proportional to the work; of device speed: speed over that of the "
