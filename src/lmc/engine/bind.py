@@ -93,6 +93,11 @@ def check_fit(graph: Graph, model: Model) -> None:
             f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
             "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
+    if not graph.num_labelled:
+        raise ConfigError(
+            f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
+            "lmc.predict needs neither"
+        )
     for what, wanted, got, source in (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),
         ("outputs", graph.num_classes, model.out_width, "g.num_classes"),

@@ -83,8 +83,11 @@ def _checked_classes(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
     return y, num_classes
 
 
-def checked_mask(split: str, chosen: Tensor, n: int) -> Tensor:
+def checked_mask(split: str, nodes: object, n: int) -> Tensor:
     """The boolean mask [n] of a split, from a mask or from node numbers."""
+    if nodes is None:
+        raise GraphError(f"expected {split} nodes (got none): pass a mask or node numbers")
+    chosen = torch.as_tensor(nodes)
     if chosen.dim() != 1:
         raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
     if chosen.dtype == torch.bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmc.errors import GraphError
 from lmc.graph import checks
 from lmc.graph.checks import SPLITS
 from lmc.graph.csr import CSR
@@ -112,16 +113,17 @@ class Graph:
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
         sizes = "/".join(str(int(getattr(self, k).sum())) for k in SPLITS)
+        targets = f"{self.num_classes} {'labels' if self.multi_label else 'classes'}, splits {sizes}"
         return (
             f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, "
-            f"{self.num_features} {kind} features, {self.num_classes} "
-            f"{'labels' if self.multi_label else 'classes'}, splits {sizes})"
+            f"{self.num_features} {kind} features, {targets if self.num_classes else 'no targets'})"
         )
 
     @classmethod
     def from_edges(
-        cls, edge_index: Array, x: Array | CSR, y: Array, *, train: Nodes, val: Nodes, test: Nodes,
-        num_classes: int | None = None, name: str = "graph", symmetrise: bool = False,
+        cls, edge_index: Array, x: Array | CSR, y: Array | None = None, *, train: Nodes | None = None,
+        val: Nodes | None = None, test: Nodes | None = None, num_classes: int | None = None, name: str = "graph",
+        symmetrise: bool = False,
     ) -> Graph:  # fmt: skip
         """Check the arrays and build the graph.
 
@@ -130,19 +132,38 @@ class Graph:
         Args:
             edge_index: [2, E], both directions of every edge listed once, no self-loops.
             x: features [n, d], dense or :class:`CSR`.
-            y: classes [n], -1 for unknown, or a 0/1 matrix [n, C] of labels.
+            y: classes [n], -1 for unknown, or a 0/1 matrix [n, C] of labels. None: no target is known; such a graph
+                has no splits, and serves :func:`lmc.predict`.
             train, val, test: boolean masks [n] or arrays of node numbers.
             num_classes: by default one more than the largest class, or the columns of ``y``.
             symmetrise: add missing directions, merge duplicates and drop self-loops instead of refusing such edges.
         """
+        splits = dict(zip(SPLITS, (train, val, test), strict=True))
+        if y is None:
+            return cls._without_targets(edge_index, x, splits, num_classes, name, symmetrise)
         y = torch.as_tensor(y)
         n = y.shape[0] if y.dim() else 0
         features = checks.checked_features(x, n)
         targets, num_classes = checks.checked_targets(y, num_classes)
-        masks = {
-            k: checks.checked_mask(k, torch.as_tensor(v), n) for k, v in zip(SPLITS, (train, val, test), strict=True)
-        }
+        masks = {k: checks.checked_mask(k, v, n) for k, v in splits.items()}
         checks.check_disjoint(masks)
         checks.check_labelled(targets, masks)
         adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
         return cls(adj, features, targets, **masks, num_classes=num_classes, name=name)
+
+    @classmethod
+    def _without_targets(
+        cls, edge_index: Array, x: Array | CSR, splits: Mapping[str, Nodes | None], num_classes: int | None, name: str,
+        symmetrise: bool,
+    ) -> Graph:  # fmt: skip
+        """A graph whose targets are all unknown."""
+        given = [split for split, nodes in splits.items() if nodes is not None]
+        if given:
+            raise GraphError(f"expected targets y for the {given[0]} nodes (got none): pass y, or no splits")
+        x = x if isinstance(x, CSR) else torch.as_tensor(x)
+        n = x.shape[0] if len(x.shape) else 0
+        features = checks.checked_features(x, n)
+        adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
+        unknown = torch.full((n,), -1, device=adj.device)
+        masks = dict.fromkeys(SPLITS, unknown >= 0)
+        return cls(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name)

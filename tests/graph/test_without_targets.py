@@ -1,0 +1,35 @@
+"""Graphs without targets and splits, which predictions need no more than."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers import EDGES, both_directions, sparse
+from lmc.errors import ConfigError, GraphError
+from lmc.graph import SPLITS, Graph
+from lmc.methods import GAS
+from lmc.models import GCN
+
+X = torch.arange(40.0).view(8, 5)
+
+
+@pytest.mark.parametrize("x", [X, X.numpy(), sparse(X)], ids=["tensor", "array", "csr"])
+def test_edges_and_features_are_enough(x: object) -> None:
+    graph = Graph.from_edges(both_directions(EDGES), x)  # type: ignore[arg-type]
+    assert (graph.num_nodes, graph.num_edges, graph.num_features) == (8, 10, 5)
+    assert bool((graph.y == -1).all())
+    assert not any(bool(getattr(graph, split).any()) for split in SPLITS)
+    assert "no targets" in repr(graph)
+    assert "\n" not in repr(graph)
+
+
+def test_splits_without_targets_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"expected targets y for the val nodes \(got none\)"):
+        Graph.from_edges(both_directions(EDGES), X, val=[1])
+
+
+def test_training_without_targets_is_refused() -> None:
+    graph = Graph.from_edges(both_directions(EDGES), X, name="bare", num_classes=3)
+    with pytest.raises(ConfigError, match=r"expected training nodes in graph 'bare' \(got none\): pass y and train"):
+        GAS(num_parts=2).bind(graph, GCN(5, 4, 3), device="cpu")
