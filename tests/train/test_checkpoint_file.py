@@ -9,6 +9,7 @@ import safetensors
 import torch
 
 from helpers import chance, make, parts_of, random_graph
+from lmc.errors import CheckpointError
 from lmc.methods import CMC
 from lmc.stores import Disk, Pinned, Placement, Store
 from lmc.train import checkpoint
@@ -54,3 +55,34 @@ def test_a_run_with_tables_on_disk_continues_from_its_checkpoint(tmp_path: Path)
     assert checkpoint.load(tmp_path, again, torch.optim.Adam(other.parameters())) == checkpoint.Position(epoch=1)
     for a, b in zip(run.all_tables(), again.all_tables(), strict=True):
         assert torch.equal(a.data(), b.data())
+
+
+def test_a_checkpoint_keeps_extras_and_the_state_of_any_optimiser(tmp_path: Path) -> None:
+    g = random_graph()
+    model = make("gcn", g)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts_of(g), device="cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.125
+    rows = torch.randn(2, 3, generator=chance())
+    extras = {"best": {"w": rows}, "milestones": {30: 1}, "pair": (1, [None, "a", float("-inf")]), "flag": True}
+    checkpoint.save(tmp_path, run, optimizer, checkpoint.Position(1, extras=extras))
+    other = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    position = checkpoint.load(tmp_path, run, other)
+    assert position is not None
+    assert torch.equal(position.extras.pop("best")["w"], rows)
+    assert position.extras == {k: v for k, v in extras.items() if k != "best"}
+    assert other.param_groups[0]["lr"] == 0.125
+    assert all(torch.equal(other.state[p]["momentum_buffer"], p.grad) for p in model.parameters() if p.grad is not None)
+
+
+def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
+    g = random_graph()
+    model = make("gcn", g)
+    run = CMC(clusters_per_batch=2).bind(g, model, parts_of(g), device="cpu")
+    with pytest.raises(CheckpointError, match=r"plain values in a checkpoint \(got function as position\.extras\.f"):
+        checkpoint.save(
+            tmp_path, run, torch.optim.Adam(model.parameters()), checkpoint.Position(extras={"f": parts_of})
+        )

@@ -159,7 +159,7 @@ def test_a_folder_of_an_older_version_is_refused_in_one_line(tmp_path: Path) -> 
     config = json.loads(path.read_text())
     del config["format"]  # format 1 had no number
     path.write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=r"format 2 \(got .* of format 1, .* another version of lmc") as refusal:
+    with pytest.raises(CheckpointError, match=r"format 3 \(got .* of format 1, .* another version of lmc") as refusal:
         lmc.fit(g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / "r", resume=True, device="cpu")
     assert "\n" not in str(refusal.value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,20 +37,26 @@ _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 class Position:
     """The progress of training: ``step`` batches of ``epoch`` are done, and the sum of their losses is ``loss``.
 
-    ``seconds`` is the time spent in training steps since the beginning of the run.
+    ``seconds`` is the time spent in training steps since the beginning of the run. ``extras`` is what else training
+    continues from, by name: tensors, numbers, texts, and lists, tuples and dicts of these.
     """
 
     epoch: int = 0
     step: int = 0
     loss: float = 0.0
     seconds: float = 0.0
+    extras: dict[str, Any] = field(default_factory=dict)
 
 
 def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
     """Write parameters, buffers, optimiser, histories, partition and generators; the old file is replaced at once."""
+    tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
+    tensors |= {f"run.{k}": v for k, v in run.small_state().items()}
+    values = {"position": vars(position), "optimizer": optimizer.state_dict()}
+    metadata = {name: json.dumps(pack(value, name, tensors)) for name, value in values.items()}
     entries: dict[str, Tensor | Table] = {f"run.{k}": t for k, t in run.named_tables().items()}
     with replacing(run_dir / FILE) as file:
-        write(file, entries | _tensors(run, optimizer), {"position": json.dumps(vars(position))})
+        write(file, entries | on_host(tensors), metadata)
 
 
 def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position | None:
@@ -62,7 +68,10 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
         with safetensors.safe_open(path, framework="pt") as file:
             tables = {f"run.{name}" for name in run.named_tables()}
             tensors = {key: file.get_tensor(key) for key in file.keys() if key not in tables}  # noqa: SIM118
-            position = Position(**json.loads(file.metadata()["position"]))
+            position, optimizer_state = (
+                unpack(json.loads(file.metadata()[name]), tensors) for name in ("position", "optimizer")
+            )
+            position = Position(**position)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"expected a checkpoint in {path} (got a damaged file: {error}): start again in another folder"
@@ -73,7 +82,7 @@ def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position 
     model.load_state_dict(saved)
     histories = {key: matrix for key, matrix in matrices_in(path).items() if key in tables}
     run.load_state_dict(_prefixed(tensors | histories, "run."))
-    _load_optimizer(optimizer, _prefixed(tensors, "optimizer."))
+    optimizer.load_state_dict(optimizer_state)
     return position
 
 
@@ -82,20 +91,30 @@ def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
 
 
-def _tensors(run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
-    tensors |= {f"run.{k}": v for k, v in run.small_state().items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in state.items()}
-    return on_host(tensors)
+def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON; its tensors go to ``tensors``, named after their place in the value."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"dict": [[k, pack(v, f"{name}.{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [pack(v, f"{name}.{k}", tensors) for k, v in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise CheckpointError(f"expected tensors and plain values in a checkpoint (got {type(value).__name__} as {name})")
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The value that :func:`pack` was given."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {k: unpack(v, tensors) for k, v in content}
+    return {"list": list, "tuple": tuple}[kind](unpack(v, tensors) for v in content)
 
 
 def _signature(state: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

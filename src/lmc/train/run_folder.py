@@ -20,7 +20,7 @@ from lmc.results import EpochRecord, append_lines, read_lines, replace, write_li
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
 
 MAY_DIFFER = {"epochs", "eval_every", "checkpoint_seconds"}
