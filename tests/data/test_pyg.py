@@ -119,3 +119,10 @@ def test_features_must_be_a_tensor(data: Data) -> None:
     data.x = [[1.0]] * 6
     with pytest.raises(GraphError, match="torch tensor"):
         lmc.data.load(data)
+
+
+@pytest.mark.parametrize("key", ["edge_weight", "edge_attr"])
+def test_edge_weights_and_features_are_not_dropped_silently(data: Data, key: str) -> None:
+    data[key] = torch.ones(data.num_edges)
+    with pytest.raises(GraphError, match=f"expected data without {key}"):
+        lmc.data.load(data)

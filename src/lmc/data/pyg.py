@@ -16,8 +16,11 @@ from lmc.graph.csr import from_rows
 def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Graph:
     """The graph in a PyG ``Data`` with x, y, edge_index and the three masks.
 
-    Of masks with several splits, [n, k], the first is used. Edge weights and attributes are not used.
+    Of masks with several splits, [n, k], the first is used.
     """
+    for key in ("edge_weight", "edge_attr"):
+        if getattr(data, key, None) is not None:
+            raise GraphError(f"expected data without {key} (got one): it would have no effect; delete data.{key}")
     for key, meaning in {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}.items():
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
