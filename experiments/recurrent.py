@@ -194,7 +194,7 @@ def _steps(run: Run, optimizer: torch.optim.Optimizer, epochs: int) -> tuple[Ste
         losses.clear()
         for batch in run.batches():
             if run.V:
-                found = solve_batch(rules_of(run.method), run.step(batch, keep=False, dropout=False), warm=False)
+                found = solve_batch(rules_of(run.method), run.method_step(batch, keep=False, dropout=False), warm=False)
                 if found.solves is not None:
                     cold.append((found.solves[0].steps, found.solves[1].steps))
             losses.append(float(train_step(run, optimizer, batch)))

@@ -71,7 +71,7 @@ def test_every_layer_aggregates_without_bias(name: str) -> None:
     for epoch in range(100):
         for batch in run.batches(epoch):
             for l in (1, 2, 3):
-                P = run.method.operator(run.step(batch, keep=False, dropout=False), l)
+                P = run.method.operator(run.method_step(batch, keep=False, dropout=False), l)
                 rows = batch.ext[: P.num_outputs]
                 means[l - 1].add(rows, P(x[batch.ext[: P.num_inputs]]))
     assert max(m.worst(exact) for m in means) < 4

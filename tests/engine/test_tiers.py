@@ -135,7 +135,7 @@ def test_sparse_features_may_stay_on_the_host_and_not_on_disk() -> None:
         model = make("gcn", g)
         run = GAS(clusters_per_batch=2).bind(g, model, parts_of(g), placement=Placement(features=where))
         found.append(steps(run, model))
-        assert (next(run.batches()).x is None) == (where == "host")
+        assert (next(run.batches()).inputs is None) == (where == "host")
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
     with pytest.raises(ConfigError, match='features "device" or "host" for sparse features'):

@@ -226,7 +226,7 @@ def test_sse_drifts_to_the_fixed_point_and_its_adjoint_is_one_step() -> None:
             run.accumulate(batch)
     assert staleness(run).H[1] < 1e-6
     batch = next(run.batches())
-    found = run.method.solve(run.step(batch, keep=False, dropout=False))
+    found = run.method.solve(run.method_step(batch, keep=False, dropout=False))
     P, D = run.problem.P.to_dense()[batch.core][:, batch.core], (found.z > 0).double()
     h = found.z.relu().requires_grad_()
     core = batch.core

@@ -224,7 +224,7 @@ def test_the_variance_of_an_aggregation_goes_with_the_age_of_its_history() -> No
         exact, errors = run.problem.P.to_dense() @ t, []
         for epoch in range(20):
             for batch in run.batches(epoch):
-                P = run.method.operator(run.step(batch, keep=False, dropout=False), 3)
+                P = run.method.operator(run.method_step(batch, keep=False, dropout=False), 3)
                 errors.append((P(t[batch.ext[: P.num_inputs]]) - exact[batch.core]).square().mean())
         off[label] = float(torch.stack(errors).mean())
     assert off["new"] < 1e-25

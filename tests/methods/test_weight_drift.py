@@ -33,14 +33,17 @@ def test_rows_age_by_the_way_of_the_weights() -> None:
     moved(run, 0.1)
     run.accumulate(second)
     moved(run, 0.2)
-    age, shares = weight_drift.ages(run.step(first, True, True), first.rows, second.core)
+    age, shares = weight_drift.ages(run.method_step(first, True, True), first.rows, second.core)
     assert float(age) == pytest.approx(0.1 / 0.9 + 0.2 / 0.8)
     torch.testing.assert_close(shares, torch.full_like(shares, 0.25 / (0.1 / 0.9 + 0.25)))
-    age, shares = weight_drift.ages(run.step(second, True, True), second.rows, first.core)
+    age, shares = weight_drift.ages(run.method_step(second, True, True), second.rows, first.core)
     assert float(age) == pytest.approx(0.25)
     assert float(shares.max()) == pytest.approx((0.1 / 0.9 + 0.25) / 0.25)
     run.refresh()
-    assert [float(t.max()) for t in weight_drift.ages(run.step(first, True, True), first.rows, second.core)] == [0, 0]
+    assert [float(t.max()) for t in weight_drift.ages(run.method_step(first, True, True), first.rows, second.core)] == [
+        0,
+        0,
+    ]
 
 
 def test_columns_that_grew_alike_in_all_rows_are_found() -> None:
@@ -60,7 +63,9 @@ def test_nothing_is_undone_where_no_parameter_has_moved() -> None:
         noise.manual_seed(3)
         table.data().add_(torch.randn(table.data().shape, generator=noise, dtype=torch.float64))
     batch = next(iter(run.batches()))
-    found: list[Tensor] = [each.method.solve(each.step(batch, keep=False, dropout=False)).z for each in (run, plain)]
+    found: list[Tensor] = [
+        each.method.solve(each.method_step(batch, keep=False, dropout=False)).z for each in (run, plain)
+    ]
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
 
 

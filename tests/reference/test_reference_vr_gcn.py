@@ -66,7 +66,7 @@ def test_dropout_is_sampled_with_a_factor_that_keeps_its_variance(tier: str) -> 
     stored, degrees = rng.standard_normal((data.num_nodes, 7)), data.A.sum(1)
     run.tables["T"][2].push(slice(0, data.num_nodes), torch.as_tensor(stored)[order])
     batch = next(iter(run.batches()))
-    P = run.method.operator(run.step(batch, keep=True, dropout=True), 2)
+    P = run.method.operator(run.method_step(batch, keep=True, dropout=True), 2)
     P_hat = batch.operators[1].forward.to_dense().numpy()
     given, read = batch.n_id[: P.num_outputs].numpy(), batch.n_id[: P.num_inputs].numpy()
     mean, t = rng.standard_normal((2, len(read), 7))

@@ -101,7 +101,7 @@ class EstimateProbe:
         """The errors of ``batch``, without dropout; nothing is changed."""
         c = batch.num_core
         with modes_kept(self.run.problem.model):
-            found = rules_of(self.run.method).solve(self.run.step(batch, keep=False, dropout=False))
+            found = rules_of(self.run.method).solve(self.run.method_step(batch, keep=False, dropout=False))
         Z, V = self._Z.pull(batch.rows), self._V.pull(batch.rows)
         return EstimatedErrors(relative_error(found.z[:c].relu(), Z.relu()), relative_error(found.v[:c], V))
 

@@ -88,7 +88,7 @@ class Batches:
             rows=core,
             halo=halo,
             operators=layout.operators,
-            x=problem.inputs(first) if isinstance(problem.X, CSR) and problem.features == "device" else None,
+            inputs=problem.inputs(first) if isinstance(problem.X, CSR) and problem.features == "device" else None,
             y=graph.y[ext],
             labelled=graph.train[ext],
             weight=weight,
@@ -101,7 +101,7 @@ class Batches:
 
     def inputs(self, batch: Batch) -> Tensor | CSR:
         """What the encoder reads for a batch."""
-        return self.problem.inputs(self.input_rows(batch)) if batch.x is None else batch.x
+        return self.problem.inputs(self.input_rows(batch)) if batch.inputs is None else batch.inputs
 
     def input_rows(self, batch: Batch) -> Rows:
         """The rows whose features the encoder reads."""

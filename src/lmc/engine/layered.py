@@ -73,7 +73,7 @@ class Layered:
 
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
         """The method's estimate on a batch; with ``keep``, tables are updated."""
-        method, problem, step = run.method, run.problem, run.step(batch, keep, dropout)
+        method, problem, step = run.method, run.problem, run.method_step(batch, keep, dropout)
         traits = method.traits
         problem.model.train()
         p = Pass(

@@ -70,7 +70,7 @@ class RecurrentKind(Layered):
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
         rules = rules_of(run.method)
         updates = _updates_histories(run, batch, rules.q)
-        step = run.step(batch, keep and updates, dropout and (rules.q is None or not updates))
+        step = run.method_step(batch, keep and updates, dropout and (rules.q is None or not updates))
         found = rules.solve(step)
         if keep:
             tally.count(run.numbers, found.solves)

@@ -78,6 +78,17 @@ class Run:
     def __len__(self) -> int:
         return self.num_batches
 
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch."""
+        return self.batches()
+
+    def __repr__(self) -> str:
+        graph, name = self.graph, (self.schedule or self.method).traits.title
+        return (
+            f"Run({name} on {graph.name!r} ({graph.num_nodes:,} nodes), {self.problem.model!r}, {len(self)} batches "
+            f"an epoch, {self.epoch} epochs begun, {self.problem.device})"
+        )
+
     @property
     def first_layer(self) -> str:
         """ "complete" where P X is computed once, else "pruned"; "recurrent" where there is but one."""
@@ -100,7 +111,29 @@ class Run:
         self.method.regraph(Passes(self, problem, chunks_of(problem)))
         return Batches(self.method, problem, self.clusters, self.seed, self.tables, fixed=False)
 
-    def step(self, batch: Batch, keep: bool, dropout: bool) -> Step:
+    def step(self, batch: Batch, optimizer: torch.optim.Optimizer, clip: float | None = None) -> StepStats:
+        """One training step: p.grad <- this method's estimate, then the optimiser's step and the model's projection.
+
+        An optimiser that evaluates the loss several times (LBFGS) makes an estimate, which updates the tables, every
+        time; the statistics are those of the first.
+
+        Args:
+            clip: largest norm of the gradient; None: no clipping.
+        """
+        seen: list[StepStats] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            seen.append(self.accumulate(batch))
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters.values(), clip)
+            return seen[-1].loss
+
+        optimizer.step(closure)  # type: ignore[arg-type]
+        self.problem.model.project()
+        return seen[0]
+
+    def method_step(self, batch: Batch, keep: bool, dropout: bool) -> Step:
         """A step on a batch, as the method sees it."""
         prepared = self.source.prepared
         return Step(

@@ -27,7 +27,7 @@ class Batch:
         core: V_B, row numbers; ``rows`` is the same as a slice where they are contiguous.
         halo: N(V_B) \\ V_B, as far as the method reads it.
         operators: the aggregation of each layer.
-        x: the encoder's input, for the input rows of the first operator.
+        inputs: the encoder's input for the input rows of the first operator, where the batch holds it.
         y: targets of core and halo rows.
         labelled: training nodes among core and halo rows.
         weight: batches in an epoch, b/c: the factor of the appendix that makes a batch's gradient an estimate of
@@ -36,7 +36,7 @@ class Batch:
         coefficients: one number per halo row, [num_halo, 1], for the method's own use; LMC4Conv's beta.
         fixed: whether the same object is used in every epoch.
         slot: the number of the batch in its epoch; a fixed batch keeps its number.
-        graph: the graph in run order, for :meth:`to_data`.
+        graph: the graph in run order, for ``x``, ``edge_index`` and :meth:`to_data`.
         importance: factor on the loss of each core row, where rows are drawn with unequal probabilities.
     """
 
@@ -44,7 +44,7 @@ class Batch:
     rows: slice | Tensor
     halo: Tensor
     operators: tuple[Aggregation | Precomputed, ...]
-    x: Tensor | CSR | None
+    inputs: Tensor | CSR | None
     y: Tensor
     labelled: Tensor
     weight: float
@@ -73,12 +73,22 @@ class Batch:
         """The name PyG uses for the labelled rows."""
         return self.labelled
 
+    def _graph(self) -> Graph:
+        if self.graph is None:
+            raise GraphError("expected a batch of a run (got one without its graph): take it from run.batches()")
+        return self.graph
+
+    @property
+    def x(self) -> Tensor:
+        """The features of core and halo rows as a dense tensor; they are gathered at every access."""
+        x, ext = self._graph().x, self.ext
+        rows = ext.to(x.device)
+        return (x.select_rows(rows).to_dense() if isinstance(x, CSR) else x[rows]).to(ext.device)
+
     @cached_property
     def edge_index(self) -> Tensor:
         """All edges between rows of the batch, [2, E] in batch numbering as PyG has them, without self-loops."""
-        if self.graph is None:
-            raise GraphError("expected a batch of a run (got one without its graph): take it from run.batches()")
-        adj, ext = self.graph.adj, self.ext
+        adj, ext = self._graph().adj, self.ext
         if ext.unique().numel() < ext.numel():
             raise GraphError(
                 "expected a batch with every node once (got a node in several subgraphs): read the operators instead"
@@ -96,17 +106,20 @@ class Batch:
         """
         from torch_geometric.data import Data
 
-        edges, graph = self.edge_index, self.graph
-        assert graph is not None
-        ext = self.ext.to(graph.x.device)
-        x = (graph.x.select_rows(ext).to_dense() if isinstance(graph.x, CSR) else graph.x[ext]).to(self.ext.device)
-        masks = {f"{split}_mask": getattr(graph, split)[self.ext] for split in SPLITS}
-        return Data(x=x, edge_index=edges, y=self.y, n_id=self.n_id, batch_size=self.num_core, **masks)
+        masks = {f"{split}_mask": getattr(self._graph(), split)[self.ext] for split in SPLITS}
+        return Data(x=self.x, edge_index=self.edge_index, y=self.y, n_id=self.n_id, batch_size=self.num_core, **masks)
 
     @cached_property
     def ext(self) -> Tensor:
         """Core rows, then halo rows."""
         return torch.cat([self.core, self.halo]) if self.num_halo else self.core
+
+    def __repr__(self) -> str:
+        layers = len(self.operators)
+        return (
+            f"Batch({self.slot}, {self.num_core:,} core and {self.num_halo:,} halo rows, {layers} "
+            f"layer{'s' * (layers > 1)}, weight {self.weight:g})"
+        )
 
 
 def live_tensors(root: Any, apart: tuple[type, ...] = ()) -> list[Tensor]:

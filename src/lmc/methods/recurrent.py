@@ -168,11 +168,11 @@ def encoded(step: Step, dropout: bool | None = None) -> tuple[Tensor, Pass]:
     batch, num = step.batch, step.batch.operators[0].num_outputs
     drops = step.dropout if dropout is None else dropout
     p = Pass(batch.num_core if num > batch.num_core else None, dropout=drops, generator=step.generator)
-    if batch.x is None:
+    if batch.inputs is None:
         x = step.problem.inputs(solved_rows(batch))
     else:
-        assert isinstance(batch.x, CSR)
-        x = batch.x.leading(num)
+        assert isinstance(batch.inputs, CSR)
+        x = batch.inputs.leading(num)
     b = recurrent_model(step.problem.model).encode(x, p)
     assert isinstance(b, Tensor)
     return b, p

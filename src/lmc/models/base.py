@@ -190,6 +190,12 @@ class Model(nn.Module, ABC):
         assert isinstance(h, Tensor)
         return self.decode(h, p)
 
+    def __repr__(self) -> str:
+        widths = " > ".join(map(str, self.widths))
+        count = sum(p.numel() for p in self.parameters())
+        name = self.settings.get("name", type(self).__name__)
+        return f"{name}({self.in_width} to {self.out_width}, states of width {widths}, {count:,} parameters)"
+
     def reset_parameters(self, seed: int) -> None:
         """Draw the initial parameters from ``seed``, without torch's global generator."""
         generator = torch.Generator().manual_seed(seed)
