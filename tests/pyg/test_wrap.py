@@ -103,6 +103,17 @@ class InPlace(nn.Module):
         return self.decode(self.three(h, h0, edge_index).relu_())
 
 
+class RawTwice(nn.Module):
+    """Two convolutions that both read the features: the second does not depend on a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.mix = SAGEConv(6, 5), SAGEConv(6, 5, aggr="sum"), GCNConv(5, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.mix((self.one(x, edge_index) + self.two(x, edge_index)).tanh(), edge_index)
+
+
 EXACT: dict[str, Callable[[], nn.Module]] = {
     "gcn": lambda: models.GCN(6, 7, 3, 4),
     "gcn-cached": lambda: models.GCN(6, 7, 2, 4, cached=True),
@@ -115,6 +126,7 @@ EXACT: dict[str, Callable[[], nn.Module]] = {
     "gatv2": lambda: models.GAT(6, 8, 2, 4, heads=2, v2=True),
     "residual": Residual,
     "positions": Positions,
+    "raw-twice": RawTwice,
     "in-place": InPlace,
     "two-kinds": lambda: TwoConvolutions(GraphConv(6, 7), GCNConv(7, 4)),
     "transformer": lambda: TwoConvolutions(TransformerConv(6, 7), SAGEConv(7, 4)),

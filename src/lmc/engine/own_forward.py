@@ -62,6 +62,8 @@ class OwnForward(Layered):
         V = [make(l, width) for l, width in enumerate(problem.model.widths, start=1)]
 
         def send(rows: Rows, states: list[Tensor], out: Tensor, v: Tensor | None) -> None:
+            if not out.requires_grad:  # it reads the features alone
+                return
             for table, g in zip(V, torch.autograd.grad(out, states, v, allow_unused=True), strict=False):
                 if g is not None:
                     index = torch.arange(*rows.indices(graph.num_nodes)) if isinstance(rows, slice) else rows

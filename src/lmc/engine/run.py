@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmc.engine import tally
 from lmc.engine.batches import Batches
+from lmc.engine.bound_parameters import BoundParameters
 from lmc.engine.exact import Passes, chunks_of
 from lmc.engine.pipeline import Pipeline
 from lmc.engine.problem import Problem
@@ -49,6 +50,7 @@ class Run:
         self.epoch = 0
         self.generator = torch.Generator(problem.device).manual_seed(derive(seed, "dropout"))
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
+        self._bound = BoundParameters(problem.model)
         self.tables = make_tables(method, problem)
         numbers = method.numbers(problem, clusters.num_batches)
         self.numbers = {name: value.to(problem.device) for name, value in numbers.items()} | problem.kind.numbers()
@@ -142,6 +144,7 @@ class Run:
 
     def accumulate(self, batch: Batch) -> StepStats:
         """p.grad += this method's estimate of dL/dp, and update the tables."""
+        self._bound.check()
         kind = self.problem.kind
         grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
         for p, g in zip(self.parameters.values(), grads, strict=True):
@@ -153,6 +156,7 @@ class Run:
 
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; tables, buffers and ``p.grad`` stay as they are."""
+        self._bound.check()
         model = self.problem.model
         buffers = [b.clone() for b in model.buffers()]
         self.pipeline.prefetch(batch)
