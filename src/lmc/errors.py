@@ -1,6 +1,21 @@
-"""The exceptions of the library. Every message says what was expected, what was given and what to do."""
+"""The exceptions of the library, and the check of arguments against their annotations.
+
+Every message says what was expected, what was given and what to do.
+"""
 
 from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, wraps
+from numbers import Integral, Real
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class LmcError(Exception):
@@ -33,3 +48,96 @@ class SolverError(LmcError, ArithmeticError):
 
 class SolverWarning(UserWarning):
     """A fixed-point iteration reached its maximum of steps before its tolerance."""
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse arguments that are not of the annotated types, in one line, before the function runs."""
+    signature = inspect.signature(function)
+    named = {name: p for name, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        _check_types({name: given[name] for name in named if name in given}, _hints(function))
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def check_fields(record: Any) -> None:
+    """Refuse the fields of a dataclass that are not of the annotated types."""
+    kind: Any = type(record)
+    _check_types({f.name: getattr(record, f.name) for f in dataclasses.fields(record)}, _hints(kind))
+
+
+def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        kinds = list(_kinds(hints.get(name, Any)))
+        if not any(_is_one(value, kind) for kind in kinds):
+            expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None)))
+            is_choice = get_origin(kinds[0]) is Literal
+            raise ConfigError(f"expected {name} {'' if is_choice else 'to be '}{expected} (got {_shown(value)})")
+        if name == "seed" and isinstance(value, Integral) and not 0 <= int(value) < 2**63:
+            raise ConfigError(f"expected seed from 0 to 2^63 - 1 (got {value}): choose another one")
+
+
+@cache
+def _hints(annotated: Any) -> dict[str, Any]:
+    """The annotations of a function or a class; one that cannot be read here, since its names are imported for type
+    checkers alone, admits anything."""
+    found: dict[str, Any] = {}
+    for owner in reversed(annotated.__mro__) if isinstance(annotated, type) else (annotated,):
+        names = getattr(owner, "__globals__", None) or vars(sys.modules.get(owner.__module__, types))
+        for name, hint in inspect.get_annotations(owner).items():
+            try:
+                found |= get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
+            except (NameError, TypeError):
+                found[name] = Any
+    return found
+
+
+def _kinds(hint: Any) -> Iterator[Any]:
+    """The alternatives of an annotation."""
+    if get_origin(hint) in (Union, types.UnionType):
+        for kind in get_args(hint):
+            yield from _kinds(kind)
+    else:
+        yield hint
+
+
+def _is_one(value: object, kind: Any) -> bool:
+    """Whether a value is of a type; a type that says nothing about values (a protocol, a type variable) admits any."""
+    origin = get_origin(kind)
+    if kind in (int, float):  # a flag is no number, and nan is none either
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool) and value == value
+    if origin is Literal:
+        return any(type(value) is type(allowed) and value == allowed for allowed in get_args(kind))
+    if origin in (Sequence, tuple, list):
+        element = next(iter(get_args(kind)), Any)
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(_is_one(v, element) for v in value)
+    try:
+        return isinstance(value, origin or kind)
+    except TypeError:
+        return True
+
+
+_PLAIN = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+
+
+def _words(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{value}"' for value in get_args(kind))
+    if get_origin(kind) in (Sequence, tuple, list):
+        return f"a list of {_words(next(iter(get_args(kind)), object)).split(' ', 1)[-1]}s"
+    if get_origin(kind) is Callable:
+        return "a function"
+    name = getattr(get_origin(kind) or kind, "__name__", str(kind))
+    return _PLAIN.get(kind, f"an {name}" if name[:1].lower() in "aeio" else f"a {name}")
+
+
+def _shown(value: object) -> str:
+    """A value in one short line."""
+    plain = isinstance(value, bool | int | float | str | type(None))
+    text = repr(value) if plain else f"{value.__name__}, a class" if isinstance(value, type) else type(value).__name__
+    return text if len(text) <= 60 else f"{text[:60]}..."

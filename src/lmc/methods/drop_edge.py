@@ -38,6 +38,7 @@ class DropEdge(Method):
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Method):
             raise ConfigError(f"expected a method to wrap, such as GAS() (got {self.inner!r})")
+        super().__post_init__()
         if isinstance(self.inner, DropEdge):
             raise ConfigError("expected a method that drops no edges yet (got DropEdge): wrap once, with a larger p")
         if isinstance(self.inner, SIGN):

@@ -71,6 +71,7 @@ class GraphSAINT(SamplingMethod):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sampler not in SAMPLERS:
             raise ConfigError(f"expected sampler in {list(SAMPLERS)} (got {self.sampler!r})")
         check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)

@@ -84,10 +84,6 @@ class LMC4Conv(HistoryMethod):
             raise ConfigError(f"expected alpha in [0, 1] (got {self.alpha})")
         if self.score not in SCORES:
             raise ConfigError(f"expected score in {list(SCORES)} (got {self.score!r})")
-        if self.cut not in ("before", "after"):
-            raise ConfigError(f'expected cut "before" or "after" (got {self.cut!r})')
-        if self.first_layer not in ("complete", "pruned"):
-            raise ConfigError(f'expected first_layer "complete" or "pruned" (got {self.first_layer!r})')
 
     @property
     def setup(self) -> Setup:

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
 from lmc.graph import Aggregation, spmm
 from lmc.methods import weight_drift
 from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
@@ -51,8 +50,6 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.update not in ("solution", "step"):
-            raise ConfigError(f'expected update "solution" or "step" (got {self.update!r})')
         check_q(self.q)
 
     @property

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_fields
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed
 from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
@@ -290,6 +290,9 @@ class Method:
 
     traits: ClassVar[Traits]
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @property
     def setup(self) -> Setup:
         """How the problem is set up for this method."""
@@ -379,12 +382,11 @@ class ClusterMethod(Method):
     partition: str = "metis"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for field in ("num_parts", "clusters_per_batch"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"expected {field} of at least 1 (got {value})")
-            if value is not None and value != int(value):
-                raise ConfigError(f"expected {field} to be a whole number (got {value})")
         if self.partition not in PARTITIONS:
             raise ConfigError(f"expected partition in {list(PARTITIONS)} (got {self.partition!r})")
         if self.num_parts and self.clusters_per_batch and self.clusters_per_batch > self.num_parts:

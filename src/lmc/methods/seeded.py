@@ -44,6 +44,7 @@ class SeedMethod(SamplingMethod):
     batch_size: int = field(default=512, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_whole(batch_size=self.batch_size)
 
     def grow(self, source: BatchSource, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
@@ -76,8 +77,6 @@ class LayeredMethod(SeedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.first_layer not in ("complete", "sampled"):
-            raise ConfigError(f'expected first_layer "complete" or "sampled" (got {self.first_layer!r})')
 
     @property
     def setup(self) -> Setup:

@@ -50,8 +50,6 @@ class ShaDow(SeedMethod):
                 f"expected one fan-out for each of {self.depth} hops (got {len(self.fanouts)}): give one number for "
                 "all, or as many as the depth"
             )
-        if self.normalise not in ("subgraph", "graph"):
-            raise ConfigError(f'expected normalise "subgraph" or "graph" (got {self.normalise!r})')
 
     @property
     def setup(self) -> Setup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from lmc.errors import typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation, drop
 from lmc.models.base import Layer, Model, check_share, configure
@@ -41,6 +42,7 @@ class APPNP(Model):
     reads_input = True
     lin_out = None
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 10, dropout: float = 0.0,
         norm: str | None = None, *, alpha: float = 0.1, input_dropout: float | bool = False, seed: int = 0,

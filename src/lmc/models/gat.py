@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, typed
 from lmc.graph import CSR, Aggregation, WithStoredHalo, spmm
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
@@ -154,6 +154,7 @@ class GAT(Model):
     transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, heads: int = 1, negative_slope: float = 0.2,

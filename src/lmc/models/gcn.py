@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from lmc.errors import typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
@@ -46,6 +47,7 @@ class GCN(Model):
         seed: of the initial parameters.
     """
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, input_dropout: float | bool = False, residual: bool = False,

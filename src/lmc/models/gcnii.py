@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, check_share, configure
@@ -59,6 +59,7 @@ class GCNII(Model):
 
     reads_input = True
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 4, dropout: float = 0.0,
         norm: str | None = None, *, alpha: float = 0.1, theta: float = 0.5, input_dropout: float | bool = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from lmc.errors import typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure
@@ -54,6 +55,7 @@ class GIN(Model):
 
     normalisation = "sum"
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, eps: float = 0.0, input_dropout: float | bool = False, seed: int = 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, typed
 from lmc.graph import CSR, Aggregation
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
@@ -83,6 +83,7 @@ class PNA(Model):
     transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, width: int | None = None, delta: float = 1.0,

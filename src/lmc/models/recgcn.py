@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, typed
 from lmc.graph import CSR, spmm
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, configure
@@ -64,6 +64,7 @@ class RecGCN(Recurrent):
 
     lambda_pf: Tensor
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, dropout: float = 0.0, *,
         input_dropout: float | bool = False, p: Literal["1", "inf"] = "inf", kappa: float = 0.95,

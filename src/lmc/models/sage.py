@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lmc.errors import typed
 from lmc.graph import CSR, Precomputed
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
@@ -42,6 +43,7 @@ class SAGE(Model):
     keeps_features = True
     lin_in = act_in = lin_out = None
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, input_dropout: float | bool = False, seed: int = 0,

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from lmc.errors import typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation, drop
 from lmc.models.base import Layer, Model, configure
@@ -47,6 +48,7 @@ class SIGN(Model):
     lin_in: Linear
     lin_out: Linear
 
+    @typed
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, input_dropout: float | bool = False, mlp_layers: int = 1, seed: int = 0,

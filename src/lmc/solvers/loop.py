@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError, SolverError
+from lmc.errors import ConfigError, SolverError, check_fields
 
 Map = Callable[[Tensor, Tensor], None]
 """f(x, out) writes the map's value at x into ``out``; x and ``out`` are different memory."""
@@ -74,6 +74,7 @@ class Solver(ABC):
     check_every: int | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.tol < 1:
             raise ConfigError(f"expected tol in (0, 1) (got {self.tol})")
         if self.max_steps < 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_fields
 from lmc.stores.base import Store
 from lmc.stores.tiers import store
 
@@ -37,6 +37,7 @@ class Placement:
     keep_batches: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         store(self.history)
         store(self.features)
         if self.structure not in STRUCTURES:
