@@ -75,8 +75,9 @@ def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None
         kinds = list(_kinds(hints.get(name, Any)))
         if not any(_is_one(value, kind) for kind in kinds):
             expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None)))
-            is_choice = get_origin(kinds[0]) is Literal
-            raise ConfigError(f"expected {name} {'' if is_choice else 'to be '}{expected} (got {_shown(value)})")
+            to_be = "" if get_origin(kinds[0]) is Literal else "to be "
+            remedy = next((text for kind, text in _REMEDIES.items() if expected.endswith(kind)), "pass one")
+            raise ConfigError(f"expected {name} {to_be}{expected} (got {_shown(value)}): {remedy}")
         if name == "seed" and isinstance(value, Integral) and not 0 <= int(value) < 2**63:
             raise ConfigError(f"expected seed from 0 to 2^63 - 1 (got {value}): choose another one")
 
@@ -121,6 +122,11 @@ def _is_one(value: object, kind: Any) -> bool:
         return True
 
 
+_REMEDIES = {
+    "Graph": "lmc.load makes one",
+    "Model": "choose one of lmc.models, or lmc.wrap makes one of a network of PyG convolutions",
+    "Method": "choose a method such as lmc.methods.LMC4Conv()",
+}
 _PLAIN = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from lmc.errors import CheckpointError
+from lmc.errors import CheckpointError, typed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -125,8 +125,10 @@ def read_records(path: Path, kind: Callable[..., R]) -> list[R]:
     return records
 
 
-def read_run(run_dir: Path) -> RunRecord:
+@typed
+def read_run(run_dir: str | Path) -> RunRecord:
     """The record of a run folder."""
+    run_dir = Path(run_dir)
     config = run_dir / "config.json"
     if not config.exists():
         raise CheckpointError(f"expected a run folder with a config.json (got {run_dir}): name one that lmc wrote")

@@ -22,9 +22,9 @@ from helpers import (
     worst_error,
 )
 from lmc.engine import Run
-from lmc.errors import CheckpointError
+from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import Aggregation, Graph, gcn_norm
-from lmc.methods import GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, HistoryMethod, LMC4Conv
+from lmc.methods import GAS, BackwardSGD, ClusterGCN, DropEdge, FullBatch, GraphFM, HistoryMethod, LMC4Conv
 from lmc.models import GCN, Model
 
 
@@ -335,3 +335,20 @@ def test_the_state_of_another_model_is_refused() -> None:
     other = scrambled(GCN(6, 9, 4, num_layers=3))
     with pytest.raises(CheckpointError, match=r"history H\[2\] has shape \[40, 9\] but the state holds \[40, 7\]"):
         method.bind(g, other, parts_of(g)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("other", ["seed", "graph", "no batch", "drop edge"])
+def test_a_batch_of_another_run_is_refused(other: str) -> None:
+    g = random_graph()
+    model = make("gcn", g)
+    method = DropEdge(GAS(4, 1)) if other == "drop edge" else GAS(4, 1)
+    run = method.bind(g, model, parts_of(g))
+    foreign = method.bind(
+        random_graph(seed=1) if other == "graph" else g, model, parts_of(g), seed=int(other == "seed")
+    )
+    batch = "batch" if other == "no batch" else next(foreign.batches())
+    for use in (run.accumulate, run.gradient):
+        with pytest.raises(ConfigError, match=r"expected a batch of this run \(got .*\): take it from run\.batches"):
+            use(batch)
+    assert all(p.grad is None for p in model.parameters())
+    run.accumulate(next(run.batches()))

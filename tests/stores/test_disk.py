@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,28 @@ def test_a_file_that_fits_is_read_by_the_gpu_itself_where_the_system_allows_it()
     assert small.kernels_read
     assert not small.kernels_write
     assert not large.kernels_read
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("action", ["push", "add", "pull", "data"])
+def test_a_forked_process_is_refused_and_changes_nothing(action: str) -> None:
+    made = Disk().table(5, 4, torch.float32, CPU)
+    rows, values = torch.arange(5), torch.ones(5, 4)
+    child = os.fork()
+    if child == 0:  # every way out of the child must end its process
+        code = 1
+        try:
+            {
+                "push": lambda: made.push(rows, values),
+                "add": lambda: made.add(rows, values),
+                "pull": lambda: made.pull(rows),
+                "data": lambda: made.data().add_(1),
+            }[action]()
+        except ConfigError as error:
+            code = 0 if "forked" in str(error) and "\n" not in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not made.data().any()
+    made.push(rows, values)
+    assert made.pull(rows).eq(1).all()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmc.errors import DataError, GraphError
+from lmc.errors import DataError, GraphError, typed
 from lmc.graph import CSR, SPLITS, Graph
 from lmc.results import replacing
 
@@ -46,6 +46,7 @@ def read(path: str | os.PathLike[str], *, name: str | None = None, symmetrise: b
         raise GraphError(f"{path}: expected numeric arrays ({error}): save numbers only") from error
 
 
+@typed
 def write(graph: Graph, path: str | Path) -> Path:
     """Write ``graph`` to ``path``, completely or not at all; :func:`read` returns the same arrays."""
     path = Path(path).expanduser()

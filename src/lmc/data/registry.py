@@ -11,7 +11,7 @@ from typing import Any
 from lmc.data import fetch as _fetch
 from lmc.data import lookalikes, npz, pyg
 from lmc.data.lookalikes import LOOKALIKES
-from lmc.errors import DataError
+from lmc.errors import DataError, typed
 from lmc.graph import Graph
 from lmc.results import user_cache
 
@@ -71,6 +71,7 @@ class Info:
     where: str
 
 
+@typed
 def load(
     source: Any, *, data_dir: str | Path | None = None, seed: int = 0, scale: float | None = None,
     symmetrise: bool = False,

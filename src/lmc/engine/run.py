@@ -15,7 +15,7 @@ from lmc.engine.bound_parameters import BoundParameters
 from lmc.engine.exact import Passes, chunks_of
 from lmc.engine.pipeline import Pipeline
 from lmc.engine.problem import Problem
-from lmc.errors import CheckpointError
+from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import Batch, Graph
 from lmc.heap import release_freed
 from lmc.methods import DropEdge
@@ -146,6 +146,7 @@ class Run:
         """p.grad += this method's estimate of dL/dp, and update the tables."""
         self._bound.check()
         kind = self.problem.kind
+        self._check_batch(batch)
         grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
         for p, g in zip(self.parameters.values(), grads, strict=True):
             if p.grad is None:  # laid out as its parameter, which a fused optimiser expects
@@ -157,6 +158,7 @@ class Run:
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; tables, buffers and ``p.grad`` stay as they are."""
         self._bound.check()
+        self._check_batch(batch)
         model = self.problem.model
         buffers = [b.clone() for b in model.buffers()]
         self.pipeline.prefetch(batch)
@@ -165,6 +167,13 @@ class Run:
         for b, was in zip(model.buffers(), buffers, strict=True):
             b.copy_(was)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
+
+    def _check_batch(self, batch: Batch) -> None:
+        """Refuse a batch of another run: its rows have other numbers. The graphs of one run share their masks."""
+        if not isinstance(batch, Batch):
+            raise ConfigError(f"expected a batch of this run (got {type(batch).__name__}): take it from run.batches()")
+        if batch.graph is None or batch.graph.train is not self.graph.train:
+            raise ConfigError("expected a batch of this run (got one of another run): take it from run.batches()")
 
     def refresh(self) -> None:
         """Fill the tables exactly, by batches, at the current parameters (no dropout, evaluation mode)."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, check_fields
+from lmc.errors import ConfigError, check_fields, typed
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed
 from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
@@ -336,6 +336,7 @@ class Method:
         whole = torch.zeros(graph.num_nodes, dtype=torch.int64) if parts is None else parts
         return Clusters.of(whole, per_batch=int(whole.max()) + 1, redraw=False, seed=seed)
 
+    @typed
     def bind(
         self,
         graph: Graph,

@@ -47,7 +47,7 @@ class FileRows(HostRows):
     ) -> None:
         numbers = num_rows * sum(widths)
         size = max(1, numbers) * dtype.itemsize
-        self._map = _mapped(size, path)
+        self._map, self._process = _mapped(size, path), os.getpid()
         self._touched = 0
         self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
         with _LOCK:
@@ -56,6 +56,20 @@ class FileRows(HostRows):
         flat = torch.frombuffer(self._map, dtype=dtype, count=numbers) if numbers else torch.zeros(0, dtype=dtype)
         lockable = self._fits and device.type == "cuda"
         super().__init__(Packed.over(flat, widths, device), device, "read" if lockable else "none")
+
+    @property
+    def packed(self) -> Packed:
+        """The rows; a process that was forked off later shares the file, and its changes would be seen here."""
+        if os.getpid() != self._process:
+            raise ConfigError(
+                "expected tables on disk to be used by the process that made them (got one that was forked off it): "
+                'bind the run in that process, or keep the tables with history="host"'
+            )
+        return self._packed
+
+    @packed.setter
+    def packed(self, rows: Packed) -> None:
+        self._packed = rows
 
     def read(self, rows: Rows, member: int, into: Tensor | None = None) -> Tensor:
         if into is None:  # a view of mapped pages would map them later, without being counted

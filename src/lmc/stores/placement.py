@@ -68,8 +68,14 @@ def check_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(f'expected a device such as "cpu", "cuda" or "auto" (got {device!r})') from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ConfigError(f'expected a CPU or a CUDA device (got "{device}"): use device="cpu", "cuda" or "auto"')
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError('expected a device of this machine (got "cuda", but no GPU is visible): use device="cpu"')
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f'expected a device of this machine (got "{device}"): it has {torch.cuda.device_count()} GPUs'
+        )
     return chosen

@@ -100,9 +100,9 @@ TIERS: dict[str, Store] = {"auto": Auto(), "device": Device(), "disk": Disk(), "
 
 def store(choice: str | Store) -> Store:
     """The store named "device", "host", "disk" ("disk:/path" for a folder) or "auto"; a store is returned as it is."""
-    if not isinstance(choice, str):
+    if not isinstance(choice, str) and hasattr(choice, "table"):
         return choice
-    if choice.startswith("disk:"):
+    if isinstance(choice, str) and choice.startswith("disk:"):
         return Disk(choice.removeprefix("disk:"))
     if choice not in TIERS:
         raise ConfigError(f"expected a history tier in {sorted(TIERS)} (got {choice!r})")

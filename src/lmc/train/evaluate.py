@@ -7,11 +7,13 @@ from functools import partial
 
 from lmc.engine import Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
+from lmc.errors import typed
 from lmc.graph import SPLITS, Graph
 from lmc.models import Model
 from lmc.stores import Placement, Table, placement_on
 
 
+@typed
 def evaluate(
     model: Model, graph: Graph, *, placement: Placement | None = None, max_elements: int = MAX_ELEMENTS
 ) -> dict[str, float]:

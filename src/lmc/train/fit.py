@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError, Interrupted
+from lmc.errors import Interrupted, typed
 from lmc.graph import Graph
 from lmc.methods import Method
 from lmc.models import Model
@@ -20,6 +20,7 @@ from lmc.train.progress import epoch_bar
 from lmc.train.run_folder import Settings, config_of
 
 
+@typed
 def fit(
     graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *, weight_decay: float = 0.0,
     clip: float | None = None, eval_every: int = 1, parts: Tensor | None = None, seed: int = 0,
@@ -44,8 +45,6 @@ def fit(
     Ctrl-C finishes the step, saves where there is a ``run_dir``, and raises :class:`lmc.errors.Interrupted`.
     """
     settings = Settings(epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds)
-    if not isinstance(method, Method):
-        raise ConfigError(f"expected a method such as lmc.methods.LMC4Conv() (got {method!r})")
     run = method.bind(graph, model, parts, placement, device=device, seed=seed)
     folder = None if run_dir is None else Path(run_dir)
     records: list[EpochRecord] = []

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from lmc.engine import Run
-from lmc.errors import CheckpointError, ConfigError
+from lmc.errors import CheckpointError, ConfigError, check_fields
 from lmc.methods import Method
 from lmc.results import EpochRecord, append_lines, read_lines, replace, write_lines
 from lmc.train import checkpoint
@@ -47,7 +47,8 @@ class Settings:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.epochs != int(self.epochs):
+        check_fields(self)
+        if self.epochs < 1:
             raise ConfigError(f"expected at least 1 epoch, a whole number (got {self.epochs})")
         if not 0 < self.lr < math.inf:
             raise ConfigError(f"expected a positive lr (got {self.lr})")
