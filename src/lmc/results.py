@@ -45,7 +45,7 @@ class RunRecord:
     @property
     def best(self) -> EpochRecord | None:
         """The first epoch with the best validation score."""
-        scored = [e for e in self.epochs if e.scores]
+        scored = [e for e in self.epochs if e.scores and "val" in e.scores]
         return max(scored, key=lambda e: (e.scores or {})["val"], default=None)
 
     @property
@@ -56,7 +56,7 @@ class RunRecord:
     @property
     def test(self) -> float | None:
         """The test score at the best validation epoch."""
-        return self.best.scores["test"] if self.best and self.best.scores else None
+        return self.best.scores.get("test") if self.best and self.best.scores else None
 
     @property
     def loss(self) -> float | None:

@@ -56,7 +56,7 @@ def read_folder(name: str, folder: Path) -> Graph:
 
         if name == "ppi":
             train, val, test = (datasets.PPI(root, split) for split in SPLITS)
-            return from_splits(train, val, test, name=name, symmetrise=True)
+            return from_splits(train, val, test, name=name, symmetrise=True, task="labels")
         if name in DENSE:
             return from_dataset(getattr(datasets, DENSE[name])(root), name=name, symmetrise=True)
         return _sparse(getattr(datasets, BAGS_OF_WORDS[name])(root, name.split("-")[-1]), name)
@@ -139,7 +139,7 @@ def read_amazon(folder: Path, name: str) -> Graph:
     every = torch.arange(n + 1, dtype=torch.int32)
     with _named(folder):
         identity = CSR(every, every[:-1], torch.ones(n), n)
-        return Graph.from_edges(edges, identity, y, **masks, name=name, symmetrise=True)
+        return Graph.from_edges(edges, identity, y, **masks, name=name, symmetrise=True, task="labels")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The file format of graphs: one ``.npz`` of plain arrays, read without pickle and written atomically.
 
 Keys: ``edge_index`` int32 [2, E] with both directions listed; features ``x`` dense [n, d], or sparse as
-``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx val_idx test_idx``; ``num_nodes``,
-``num_classes``, ``undirected``.
+``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx``. Optional: ``val_idx test_idx``,
+``num_nodes``, ``num_classes``, ``undirected``, ``task`` ("classes", "labels" or "regression") and ``node_weight`` [n].
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from lmc.errors import DataError, GraphError, typed
 from lmc.graph import CSR, SPLITS, Graph
 from lmc.results import replacing
 
-REQUIRED = ("edge_index", "y", "train_idx", "val_idx", "test_idx")
+REQUIRED = ("edge_index", "y", "train_idx")
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
-def read(path: str | os.PathLike[str], *, name: str | None = None, symmetrise: bool = False) -> Graph:
-    """Read the graph in the file at ``path``; every error message names the file.
+def read(
+    path: str | os.PathLike[str], *, name: str | None = None, symmetrise: bool = False, task: str | None = None
+) -> Graph:
+    """Read the graph in the file at ``path``; every error message names the file. ``task`` replaces that of the file.
 
     Raises:
         DataError: the file is missing, damaged, holds objects, or lacks a key.
@@ -33,12 +35,15 @@ def read(path: str | os.PathLike[str], *, name: str | None = None, symmetrise: b
     path = Path(path).expanduser()
     arrays = _arrays(path)
     y = arrays["y"]
-    given: dict[str, Any] = {split: arrays[f"{split}_idx"] for split in SPLITS}
+    given: dict[str, Any] = {split: arrays.get(f"{split}_idx") for split in SPLITS}
+    task = task or (str(arrays["task"]) if "task" in arrays else None)
     try:
         n, rows = _whole(arrays, "num_nodes"), y.shape[0] if y.ndim else 0
         if n is not None and n != rows:
             raise GraphError(f"expected y with num_nodes = {n} rows (got {rows}): one of the two is wrong")
-        given |= {"num_classes": _whole(arrays, "num_classes"), "name": name or path.stem, "symmetrise": symmetrise}
+        classes = _whole(arrays, "num_classes") if task != "regression" else None  # that of the columns of y
+        given |= {"num_classes": classes, "name": name or path.stem, "symmetrise": symmetrise}
+        given |= {"task": task, "weight": arrays.get("node_weight")}
         return Graph.from_edges(arrays["edge_index"], _features(arrays), y, **given)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
@@ -131,8 +136,11 @@ def _as_arrays(graph: Graph) -> dict[str, Any]:
         "num_nodes": np.int64(graph.num_nodes),
         "num_classes": np.int64(graph.num_classes),
         "undirected": np.bool_(True),
+        "task": np.array(graph.task),
     }
-    for split in SPLITS:
+    if graph.weight is not None:
+        arrays["node_weight"] = graph.weight.numpy()
+    for split in graph.splits:
         arrays[f"{split}_idx"] = getattr(graph, split).nonzero().squeeze(1).to(torch.int32).numpy()
     if isinstance(graph.x, CSR):
         parts = [part.numpy() for part in (graph.x.indptr, graph.x.indices, graph.x.data)]

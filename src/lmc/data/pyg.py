@@ -13,8 +13,9 @@ from lmc.graph import CSR, SPLITS, Graph
 from lmc.graph.csr import from_rows
 
 
-def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Graph:
-    """The graph in a PyG ``Data`` with x, y, edge_index and the three masks.
+def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False, task: str | None = None) -> Graph:
+    """The graph in a PyG ``Data`` with x, y, edge_index and train_mask; val_mask and test_mask are optional, and
+    ``data.node_weight`` [n] is the weight of each loss.
 
     Of masks with several splits, [n, k], the first is used.
     """
@@ -24,25 +25,29 @@ def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False) -> Gr
     for key, meaning in {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}.items():
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
-    masks: dict[str, Any] = {split: _mask(data, split) for split in SPLITS}
-    return Graph.from_edges(data.edge_index, _features(data.x), data.y, **masks, name=name, symmetrise=symmetrise)
+    given: dict[str, Any] = {split: _mask(data, split) for split in SPLITS}
+    given |= {"name": name, "symmetrise": symmetrise, "task": task, "weight": getattr(data, "node_weight", None)}
+    return Graph.from_edges(data.edge_index, _features(data.x), data.y, **given)
 
 
-def from_dataset(dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False) -> Graph:
+def from_dataset(
+    dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False, task: str | None = None
+) -> Graph:
     """The graph of a PyG data set; several graphs, each with its masks, become one disjoint union."""
     if len(dataset) == 0:
         raise GraphError("expected a data set with at least one graph (got an empty one)")
     if len(dataset) == 1:
-        return from_data(dataset[0], name=name, symmetrise=symmetrise)
+        return from_data(dataset[0], name=name, symmetrise=symmetrise, task=task)
     from torch_geometric.data import Batch  # imported here: PyG takes long to load
 
     union = Batch.from_data_list([dataset[i] for i in range(len(dataset))])
-    return from_data(union, name=name, symmetrise=symmetrise)
+    return from_data(union, name=name, symmetrise=symmetrise, task=task)
 
 
 def from_splits(
-    train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], *, name: str = "graph", symmetrise: bool = False
-) -> Graph:
+    train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], *, name: str = "graph", symmetrise: bool = False,
+    task: str | None = None,
+) -> Graph:  # fmt: skip
     """The disjoint union of three collections of graphs; the collection of a node is its split (PPI)."""
     marked = []
     for split, graphs in zip(SPLITS, (train, val, test), strict=True):
@@ -51,16 +56,18 @@ def from_splits(
             for key in SPLITS:
                 data[f"{key}_mask"] = torch.full((data.num_nodes,), key == split)
             marked.append(data)
-    return from_dataset(marked, name=name, symmetrise=symmetrise)
+    return from_dataset(marked, name=name, symmetrise=symmetrise, task=task)
 
 
-def _mask(data: Any, split: str) -> Tensor:
+def _mask(data: Any, split: str) -> Tensor | None:
     mask = getattr(data, f"{split}_mask", None)
     if mask is None:
+        if split != "train":
+            return None
         raise GraphError(
-            f"expected data.{split}_mask, a boolean per node (got none): set it, or draw one with "
-            f"torch_geometric.transforms.RandomNodeSplit; for graphs that belong to one split as a whole "
-            f"use lmc.data.from_splits(train, val, test)"
+            "expected data.train_mask, a boolean per node (got none): set it, or draw one with "
+            "torch_geometric.transforms.RandomNodeSplit; for graphs that belong to one split as a whole "
+            "use lmc.data.from_splits(train, val, test)"
         )
     mask = mask[:, 0] if mask.dim() == 2 else mask
     return mask.bool() if mask.dtype == torch.uint8 else mask  # the dtype of masks in older versions of torch

@@ -141,10 +141,10 @@ def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:
         edges[1] = torch.tensor([[0], [1]])
     n = core + rest
     node = torch.arange(n)
-    y = torch.zeros((n, graph.num_classes)) if graph.multi_label else torch.zeros(n, dtype=torch.int64)
+    y = torch.zeros((n, *graph.y.shape[1:]), dtype=graph.y.dtype)
     masks: dict[str, Any] = {"train": node < n - 2, "val": node == n - 2, "test": node == n - 1}
     x, classes = _features(graph, n, g), graph.num_classes
-    small = Graph.from_edges(torch.cat(edges, 1), x, y, **masks, num_classes=classes, symmetrise=True)
+    small = Graph.from_edges(torch.cat(edges, 1), x, y, **masks, num_classes=classes, symmetrise=True, task=graph.task)
     return small, (node >= core).long()
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +29,13 @@ class Graph:
     Args:
         adj: the pattern of A, int32 CSR, symmetric, without self-loops and duplicates.
         x: features, dense float [n, d] or sparse :class:`CSR` with values.
-        y: int64 classes [n] (-1 where unknown) or, multi-label, float targets [n, C].
-        train, val, test: boolean masks [n].
-        num_classes: number of classes, or of labels.
+        y: int64 classes [n] (-1 where unknown), labels float [n, C], or the targets of a regression, float [n] or
+            [n, k]; both are NaN where unknown.
+        train, val, test: boolean masks [n]; those of val and test may be empty.
+        num_classes: number of classes, of labels, or of regression targets: the outputs of a model.
         name: for messages and records.
+        task: "classes", "labels" or "regression"; by default labels where ``y`` is a matrix, else classes.
+        weight: factors on the losses of nodes [n], or None: all are 1.
 
     :meth:`from_edges` builds a graph from arrays and checks them. The constructor does not check its arguments.
     """
@@ -44,6 +48,12 @@ class Graph:
     test: Tensor
     num_classes: int
     name: str = "graph"
+    task: str = ""
+    weight: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not self.task:
+            object.__setattr__(self, "task", "labels" if self.y.dim() == 2 else "classes")
 
     @property
     def num_nodes(self) -> int:
@@ -60,12 +70,27 @@ class Graph:
 
     @property
     def multi_label(self) -> bool:
-        return self.y.dim() == 2
+        return self.task == "labels"
 
     @cached_property
     def num_labelled(self) -> int:
         """|V_L|, the number of labelled training nodes in the whole graph."""
         return int(self.train.sum())
+
+    @cached_property
+    def total_weight(self) -> float:
+        """What the sum of all losses is divided by: the weights of the labelled training nodes, or their number."""
+        return float(self.num_labelled if self.weight is None else self.weight[self.train].double().sum())
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have nodes."""
+        return tuple(split for split in SPLITS if bool(getattr(self, split).any()))
+
+    @property
+    def _per_node(self) -> tuple[str, ...]:
+        """The fields with one entry per node, without features and edges."""
+        return ("y", *SPLITS) if self.weight is None else ("y", *SPLITS, "weight")
 
     @property
     def device(self) -> torch.device:
@@ -84,13 +109,15 @@ class Graph:
         """A hash of structure, features, targets and splits."""
         digest = hashlib.sha256(self.fingerprint.encode())
         features = (self.x.indptr, self.x.indices, self.x.data) if isinstance(self.x, CSR) else (self.x,)
-        for part in (*features, self.y, self.train, self.val, self.test):
+        if self.task == "regression":  # the others show in y
+            digest.update(self.task.encode())
+        for part in (*features, *(getattr(self, field) for field in self._per_node)):
             digest.update(part.cpu().contiguous().view(-1).numpy().view(np.uint8))  # no copy: x may be large
         return digest.hexdigest()[:16]
 
     def to(self, device: torch.device | str, features: bool = True, structure: bool = True) -> Graph:
         """This graph with its arrays on ``device``; ``features`` and ``structure`` can be left where they are."""
-        moved = {k: getattr(self, k).to(device) for k in ("y", *SPLITS)}
+        moved = {k: getattr(self, k).to(device) for k in self._per_node}
         if structure:
             moved["adj"] = self.adj.to(device)
         if features:
@@ -108,12 +135,14 @@ class Graph:
         if features is None:
             at = order.to(self.x.device)
             features = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
-        return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in ("y", *SPLITS)})
+        return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in self._per_node})
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
         sizes = "/".join(str(int(getattr(self, k).sum())) for k in SPLITS)
-        targets = f"{self.num_classes} {'labels' if self.multi_label else 'classes'}, splits {sizes}"
+        kinds = {"classes": "classes", "labels": "labels", "regression": "regression targets"}
+        weighted = "" if self.weight is None else ", weighted"
+        targets = f"{self.num_classes} {kinds[self.task]}, splits {sizes}{weighted}"
         return (
             f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, "
             f"{self.num_features} {kind} features, {targets if self.num_classes else 'no targets'})"
@@ -123,7 +152,7 @@ class Graph:
     def from_edges(
         cls, edge_index: Array, x: Array | CSR, y: Array | None = None, *, train: Nodes | None = None,
         val: Nodes | None = None, test: Nodes | None = None, num_classes: int | None = None, name: str = "graph",
-        symmetrise: bool = False,
+        symmetrise: bool = False, task: str | None = None, weight: Array | None = None,
     ) -> Graph:  # fmt: skip
         """Check the arrays and build the graph.
 
@@ -132,11 +161,14 @@ class Graph:
         Args:
             edge_index: [2, E], both directions of every edge listed once, no self-loops.
             x: features [n, d], dense or :class:`CSR`.
-            y: classes [n], -1 for unknown, or a 0/1 matrix [n, C] of labels. None: no target is known; such a graph
-                has no splits, and serves :func:`lmc.predict`.
-            train, val, test: boolean masks [n] or arrays of node numbers.
+            y: classes [n], -1 for unknown; a 0/1 matrix [n, C] of labels, or regression targets [n] or [n, k], NaN for
+                unknown. None: no target is known; such a graph has no splits, and serves :func:`lmc.predict`.
+            train, val, test: boolean masks [n] or arrays of node numbers; ``val`` and ``test`` may be None.
             num_classes: by default one more than the largest class, or the columns of ``y``.
             symmetrise: add missing directions, merge duplicates and drop self-loops instead of refusing such edges.
+            task: "classes", "labels" (several per node) or "regression". None: refused where ``y`` is ambiguous, such
+                as whole numbers as floats or one-hot rows.
+            weight: factors on the losses of nodes [n], at least 0. The loss is the weighted mean over training nodes.
         """
         splits = dict(zip(SPLITS, (train, val, test), strict=True))
         if y is None:
@@ -144,12 +176,13 @@ class Graph:
         y = torch.as_tensor(y)
         n = y.shape[0] if y.dim() else 0
         features = checks.checked_features(x, n)
-        targets, num_classes = checks.checked_targets(y, num_classes)
-        masks = {k: checks.checked_mask(k, v, n) for k, v in splits.items()}
+        targets, num_classes, task = checks.checked_targets(y, num_classes, task)
+        masks: dict[str, Any] = {k: checks.checked_mask(k, v, n) for k, v in splits.items()}
         checks.check_disjoint(masks)
         checks.check_labelled(targets, masks)
         adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
-        return cls(adj, features, targets, **masks, num_classes=num_classes, name=name)
+        factors = None if weight is None else checks.checked_weight(torch.as_tensor(weight), masks["train"])
+        return cls(adj, features, targets, **masks, num_classes=num_classes, name=name, task=task, weight=factors)
 
     @classmethod
     def _without_targets(
@@ -165,5 +198,5 @@ class Graph:
         features = checks.checked_features(x, n)
         adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
         unknown = torch.full((n,), -1, device=adj.device)
-        masks = dict.fromkeys(SPLITS, unknown >= 0)
+        masks: dict[str, Any] = dict.fromkeys(SPLITS, unknown >= 0)
         return cls(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name)

@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from lmc.engine import Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
 from lmc.errors import typed
-from lmc.graph import SPLITS, Graph
+from lmc.graph import Graph
 from lmc.models import Model
 from lmc.stores import Placement, Table, placement_on
+from lmc.train.metrics import Metrics, Tally, metrics_of
 
 
 @typed
 def evaluate(
-    model: Model, graph: Graph, *, placement: Placement | None = None, max_elements: int = MAX_ELEMENTS
-) -> dict[str, float]:
-    """Accuracy (micro-F1 for multi-label targets) of the exact forward pass on the whole graph, per split.
+    model: Model, graph: Graph, *, metrics: object = None, placement: Placement | None = None,
+    max_elements: int = MAX_ELEMENTS,
+) -> dict[str, float]:  # fmt: skip
+    """Scores of the exact forward pass on the whole graph, for every split that has nodes.
 
     Args:
         model: evaluated on the device it is on, in evaluation mode; afterwards every submodule has its own mode again.
         graph: every message is counted, as in a full-batch forward pass.
+        metrics: by default accuracy of classes, micro-F1 of labels, R2 of a regression; else a name ("accuracy",
+            "micro-f1", "top-k-micro-f1", "roc-auc", "mae", "rmse", "r2"), a torchmetrics metric, a list of them, or a
+            dict from names of your own to them. Of several, the first one is the score of a split, ``scores["val"]``,
+            and every one is found by split and name, ``scores["val_mae"]``.
         placement: where the states between two layers (``history``) and the features are kept.
         max_elements: numbers in the widest state of all rows that one chunk computes or reads. It bounds the memory
             besides the tables, and does not change the result.
     """
     check_fit(graph, model)
+    wanted = metrics_of(metrics, graph)
     device = next(model.parameters()).device
-    return evaluate_problem(Problem.of(graph, model, placement_on(device, placement)), max_elements)
+    return evaluate_problem(Problem.of(graph, model, placement_on(device, placement)), max_elements, metrics=wanted)
 
 
 def evaluate_problem(
-    problem: Problem, max_elements: int = MAX_ELEMENTS, start: Table | None = None
+    problem: Problem, max_elements: int = MAX_ELEMENTS, start: Table | None = None, metrics: Metrics | None = None
 ) -> dict[str, float]:
     """The scores of :func:`evaluate` for a problem that exists already; ``start`` holds the initial states of a
     fixed-point solver."""
-    # imported here: torchmetrics takes longer to load than the whole of this library
-    from torchmetrics.classification import MulticlassAccuracy, MultilabelF1Score
-
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
-    kind = MultilabelF1Score if graph.multi_label else MulticlassAccuracy
-    new = partial(kind, graph.num_classes, average="micro", validate_args=False)
-    metrics = {split: new().to(problem.device) for split in SPLITS}
+    tally = Tally(metrics or metrics_of(None, graph), graph)
 
     def make(_: int, width: int) -> Table:
         table = problem.table(width)
@@ -53,11 +54,6 @@ def evaluate_problem(
     # only the table of the last layer is kept, unless the logits read the earlier ones too
     states = (table for _, table in exact_states(problem, chunks, make))
     tables = deque(states, maxlen=None if problem.kind.logits_read_all_layers else 1)
-    for rows, logits in exact_logits(problem, chunks, list(tables)):
-        # thresholded here: the metric would take values that all lie in [0, 1] for probabilities
-        predicted = (logits > 0).long() if graph.multi_label else logits.argmax(1)
-        for split, metric in metrics.items():
-            chosen = getattr(graph, split)[rows]
-            if bool(chosen.any()):
-                metric.update(predicted[chosen], graph.y[rows][chosen].long())
-    return {split: float(metric.compute()) for split, metric in metrics.items()}
+    for rows, outputs in exact_logits(problem, chunks, list(tables)):
+        tally.update(rows, outputs)
+    return tally.compute()

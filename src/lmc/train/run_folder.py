@@ -81,7 +81,7 @@ class RunFolder:
         done = [r for r in read_lines(self._epochs) if position is not None and r.epoch <= position.epoch]
         write_lines(self._epochs, done)
         self._saved_at = time.monotonic()
-        self._best = max((r.scores["val"] for r in done if r.scores), default=float("-inf"))
+        self._best = max((r.scores["val"] for r in done if r.scores and "val" in r.scores), default=float("-inf"))
         return position
 
     def save(self, position: Position) -> None:
@@ -96,8 +96,9 @@ class RunFolder:
     def append(self, record: EpochRecord) -> None:
         """Write the record of an epoch, and the parameters where its validation score is the best so far."""
         append_lines(self._epochs, [record])
-        if record.scores is not None and record.scores["val"] > self._best:
-            self._best = record.scores["val"]
+        score = (record.scores or {}).get("val", float("-inf"))
+        if score > self._best:
+            self._best = score
             parameters = checkpoint.on_host(self._run.problem.model.state_dict())
             replace(self.path / "best.safetensors", safetensors.torch.save(parameters))
 
