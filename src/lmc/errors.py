@@ -42,6 +42,10 @@ class Interrupted(LmcError, KeyboardInterrupt):
     """Training was stopped by Ctrl-C after a finished step; the message says what was saved."""
 
 
+class DivergenceError(LmcError, ArithmeticError):
+    """A loss or a parameter is not finite; the message names the step and the last good checkpoint."""
+
+
 class SolverError(LmcError, ArithmeticError):
     """A fixed-point iteration diverged."""
 
@@ -114,8 +118,10 @@ def _is_one(value: object, kind: Any) -> bool:
     if origin is Literal:
         return any(type(value) is type(allowed) and value == allowed for allowed in get_args(kind))
     if origin in (Sequence, tuple, list):
-        element = next(iter(get_args(kind)), Any)
-        return isinstance(value, Sequence) and not isinstance(value, str) and all(_is_one(v, element) for v in value)
+        kinds = list(_kinds(next(iter(get_args(kind)), Any)))
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return False
+        return all(any(_is_one(v, element) for element in kinds) for v in value)
     try:
         return isinstance(value, origin or kind)
     except TypeError:
@@ -135,7 +141,8 @@ def _words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(f'"{value}"' for value in get_args(kind))
     if get_origin(kind) in (Sequence, tuple, list):
-        return f"a list of {_words(next(iter(get_args(kind)), object)).split(' ', 1)[-1]}s"
+        elements = _kinds(next(iter(get_args(kind)), object))
+        return f"a list of {' or '.join(_words(element).split(' ', 1)[-1] + 's' for element in elements)}"
     if get_origin(kind) is Callable:
         return "a function"
     name = getattr(get_origin(kind) or kind, "__name__", str(kind))

@@ -13,8 +13,9 @@ def keep_memory() -> bool:
 
     Every step allocates the same large tensors. glibc maps each block above 32 MB anew and unmaps it when it is freed,
     so the operating system zeroes its pages again in every step, which takes as long as the arithmetic. The setting
-    concerns the whole process, which then keeps its peak memory. So the library does not change it by itself: the
-    command line does, and a script may call this once. Without glibc nothing happens.
+    concerns the whole process, which then keeps its peak memory. The command line and :func:`lmc.fit` on a CPU apply
+    it; ``fit(keep_memory=False)`` does not, and a script with its own loop may call this once. Without glibc nothing
+    happens.
     """
     global _kept
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

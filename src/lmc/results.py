@@ -32,6 +32,7 @@ class EpochRecord:
     seconds: float  # time of training steps since the start of the run, without evaluation
     scores: Mapping[str, float] | None = None  # train, val and test accuracy (micro-F1 for multi-label), if evaluated
     solver: Mapping[str, float] | None = None
+    logged: Mapping[str, float | None] | None = None  # what callbacks logged; None: not a finite number
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,28 @@ class RunRecord:
 
     @property
     def best(self) -> EpochRecord | None:
-        """The first epoch with the best validation score."""
+        """The first epoch with the best validation score; the last epoch where there are no validation scores."""
         scored = [e for e in self.epochs if e.scores and "val" in e.scores]
-        return max(scored, key=lambda e: (e.scores or {})["val"], default=None)
+        last = self.epochs[-1] if self.epochs else None
+        return max(scored, key=lambda e: (e.scores or {})["val"], default=last)
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The number of the best epoch, whose parameters :func:`lmc.fit` restores by default."""
+        return self.best.epoch if self.best else None
 
     @property
     def best_val(self) -> float | None:
         """The best validation score."""
-        return self.best.scores["val"] if self.best and self.best.scores else None
+        return self._at_best("val")
 
     @property
     def test(self) -> float | None:
-        """The test score at the best validation epoch."""
-        return self.best.scores.get("test") if self.best and self.best.scores else None
+        """The test score of the best epoch."""
+        return self._at_best("test")
+
+    def _at_best(self, split: str) -> float | None:
+        return (self.best.scores or {}).get(split) if self.best else None
 
     @property
     def loss(self) -> float | None:
@@ -96,7 +106,7 @@ def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
 
 
 def _as_lines(records: Iterable[DataclassInstance]) -> str:
-    return "".join(json.dumps(asdict(record)) + "\n" for record in records)
+    return "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in records)
 
 
 def read_lines(path: Path) -> list[EpochRecord]:

@@ -178,7 +178,7 @@ def test_training_stays_well_posed(p: str) -> None:
     order = 1 if p == "1" else torch.inf
     lmc.fit(
         g, model, FullBatch(), epochs=30, lr=0.3, device="cpu", eval_every=0,
-        on_epoch=lambda _: norms.append(float(torch.linalg.matrix_norm(model.W.detach(), order))),
+        callbacks=[lambda _: norms.append(float(torch.linalg.matrix_norm(model.W.detach(), order)))],
     )  # fmt: skip
     assert max(norms) == pytest.approx(0.97, rel=1e-5)  # the bound was reached, and held
     assert float(model.lambda_pf) * max(norms) < 1

@@ -104,8 +104,9 @@ def test_fit_learns_and_reports_the_best_validation_epoch(tmp_path: Path) -> Non
     seen: list[lmc.EpochRecord] = []
     method = lmc.methods.LMC4Conv(10, 2)
     record = lmc.fit(
-        g, model, method, epochs=15, lr=0.01, device="cpu", eval_every=4, run_dir=tmp_path / "r", on_epoch=seen.append
-    )
+        g, model, method, epochs=15, lr=0.01, device="cpu", eval_every=4, run_dir=tmp_path / "r",
+        callbacks=[lambda training: seen.append(training.record)],
+    )  # fmt: skip
     assert [e.epoch for e in record.epochs if e.scores] == [4, 8, 12, 15]
     assert record.epochs == tuple(seen)
     vals = [e.scores["val"] for e in record.epochs if e.scores]

@@ -14,8 +14,8 @@ from lmc.errors import Interrupted
 from lmc.graph import Graph
 from lmc.methods import SSE, CMC4Rec, FullBatch, LMC4Rec, Method
 from lmc.models import GCN, RecGCN
-from lmc.results import EpochRecord
 from lmc.solvers import Anderson
+from lmc.train import Training
 
 
 def test_the_record_contains_figures_of_the_solver() -> None:
@@ -38,13 +38,13 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(method: Method, tmp_path
     g = random_graph()
 
     def fit(folder: str, stop_after: int | None = None, resume: bool = False) -> tuple[RecGCN, lmc.RunRecord]:
-        def listen(record: EpochRecord) -> None:
-            if record.epoch == stop_after:
+        def listen(training: Training) -> None:
+            if training.record.epoch == stop_after:
                 raise Interrupted("enough")
 
         model = RecGCN(6, 8, 4, input_dropout=0.2, seed=1)
         record = lmc.fit(
-            g, model, method, epochs=6, device="cpu", run_dir=tmp_path / folder, resume=resume, on_epoch=listen,
+            g, model, method, epochs=6, device="cpu", run_dir=tmp_path / folder, resume=resume, callbacks=[listen],
             checkpoint_seconds=0,
         )  # fmt: skip
         return model, record

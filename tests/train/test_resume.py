@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -202,17 +203,17 @@ def test_resuming_on_other_data_is_refused(tmp_path: Path) -> None:
 def test_a_run_killed_before_its_first_epoch_keeps_its_initial_parameters(tmp_path: Path) -> None:
     g = lmc.load("tiny-like", scale=0.25)
 
-    def explode(_: lmc.EpochRecord) -> None:
+    def explode(_: object) -> None:
         raise RuntimeError("killed")
 
-    def fit(seed: int, folder: str, resume: bool = False, on_epoch: object = None) -> None:
+    def fit(seed: int, folder: str, resume: bool = False, callbacks: Sequence[Callable[[object], None]] = ()) -> None:
         model = lmc.models.GCN(g.num_features, 8, g.num_classes, seed=seed)
         lmc.fit(
-            g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / folder, resume=resume, device="cpu", on_epoch=on_epoch
+            g, model, GAS(4, 1), epochs=2, run_dir=tmp_path / folder, resume=resume, device="cpu", callbacks=callbacks
         )
 
     with pytest.raises(RuntimeError, match="killed"):
-        fit(1, "a", on_epoch=explode)
+        fit(1, "a", callbacks=[explode])
     fit(2, "a", resume=True)  # another initialisation is overwritten by the one that was saved
     fit(1, "b")
     assert all(torch.equal(v, state(tmp_path / "b")[k]) for k, v in state(tmp_path / "a").items())

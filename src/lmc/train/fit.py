@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,51 +11,61 @@ from torch import Tensor
 
 from lmc.errors import Interrupted, typed
 from lmc.graph import Graph
+from lmc.heap import keep_memory as keep_freed_memory
 from lmc.methods import Method
 from lmc.models import Model
-from lmc.results import EpochRecord, RunRecord, read_lines
+from lmc.results import RunRecord
 from lmc.stores import Placement
-from lmc.train.loop import stop_on_interrupt, train
+from lmc.train.callbacks import Callback
+from lmc.train.loop import OnEpoch, Training, stop_on_interrupt
 from lmc.train.progress import epoch_bar
-from lmc.train.run_folder import Settings, config_of
+from lmc.train.run_folder import Settings
 
 
 @typed
 def fit(
     graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *, weight_decay: float = 0.0,
-    clip: float | None = None, eval_every: int = 1, parts: Tensor | None = None, seed: int = 0,
-    run_dir: str | Path | None = None, resume: bool = False, device: str | torch.device | None = None,
-    checkpoint_seconds: float = 30.0, placement: Placement | None = None,
-    on_epoch: Callable[[EpochRecord], None] | None = None, progress: bool = False,
+    patience: int | None = None, clip: float | None = None, callbacks: Sequence[Callback | OnEpoch] = (),
+    restore_best: bool = True, steps: int | None = None, minutes: float | None = None, eval_every: int = 1,
+    parts: Tensor | None = None, seed: int = 0, run_dir: str | Path | None = None, resume: bool = False,
+    device: str | torch.device | None = None, checkpoint_seconds: float = 30.0, placement: Placement | None = None,
+    progress: bool = False, keep_memory: bool = True,
 ) -> RunRecord:  # fmt: skip
-    """Train ``model`` on ``graph`` by ``method`` and return the record; the model keeps the last parameters.
+    """Train ``model`` on ``graph`` by ``method`` and return the record; the model ends in evaluation mode.
+
+    The best epoch is the one with the best validation score; without validation nodes it is the last one. By default
+    the model has its parameters at the end, so that ``lmc.evaluate(model, graph)["test"] == record.test``.
 
     Args:
-        epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds: see :class:`Settings`.
+        epochs, lr, weight_decay, clip, patience, steps, minutes, restore_best, eval_every, checkpoint_seconds: see
+            :class:`Settings`. Training ends at the first of the limits that is reached.
+        callbacks: objects of :class:`lmc.train.Callback`, or functions that get the :class:`lmc.train.Training` at the
+            end of every epoch.
         parts: [num_nodes], the part of every node, instead of the method's own partition.
         seed: of batches and dropout; the initial parameters are those of ``model``.
         run_dir: where to write config.json, epochs.jsonl, checkpoint.safetensors and best.safetensors (the parameters
-            of the best validation epoch).
+            of the best epoch).
         resume: continue the run in ``run_dir``; on a CPU it ends bit-identical to one that never stopped.
         placement: where to train, and what is kept where; by default everything on the GPU where there is one.
         device: a shorthand for ``placement=Placement(device=device)``.
-        on_epoch: called with the record of every epoch when the epoch is complete.
         progress: show a progress bar on standard error.
+        keep_memory: when training on a CPU, call :func:`lmc.keep_memory`, which concerns the whole process.
 
-    Ctrl-C finishes the step, saves where there is a ``run_dir``, and raises :class:`lmc.errors.Interrupted`.
+    Ctrl-C finishes the step, saves where there is a ``run_dir``, and raises :class:`lmc.errors.Interrupted`. A loss or
+    a parameter that is not finite raises :class:`lmc.errors.DivergenceError`, and the last checkpoint stays.
     """
-    settings = Settings(epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds)
+    settings = Settings(
+        epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds, patience, steps, minutes, restore_best
+    )
     run = method.bind(graph, model, parts, placement, device=device, seed=seed)
+    if keep_memory and run.problem.device.type == "cpu":
+        keep_freed_memory()
     folder = None if run_dir is None else Path(run_dir)
-    records: list[EpochRecord] = []
     with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext() as show:
-        for record in train(run, settings, folder, resume, stop):
-            records.append(record)
-            for callback in (show, on_epoch):
-                if callback is not None:
-                    callback(record)
+        training = Training(run, settings, folder, resume, stop, callbacks)
+        for record in training.epochs():
+            if show is not None:
+                show(record)
         if stop():  # in the last epoch: everything is done and saved, but a sweep of runs must stop here
             raise Interrupted("stopped after the last epoch")
-    if folder is not None:
-        records = read_lines(folder / "epochs.jsonl")
-    return RunRecord(config_of(run, settings), tuple(records), None if folder is None else str(folder))
+    return training.result()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -15,15 +17,19 @@ from torch import Tensor, nn
 
 from lmc.engine import Run
 from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
-from lmc.errors import Interrupted
+from lmc.errors import ConfigError, DivergenceError, Interrupted
 from lmc.graph import Batch
-from lmc.results import EpochRecord
+from lmc.results import EpochRecord, RunRecord
+from lmc.train.best import Best
+from lmc.train.callbacks import Callback
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
-from lmc.train.run_folder import RunFolder, Settings, open_folder
+from lmc.train.run_folder import Settings, config_of, open_folder
 
 Stop = Callable[[], bool]
 """Whether training is to stop after the current step."""
+OnEpoch = Callable[["Training"], object]
+"""A function that is called as :meth:`Callback.on_epoch`."""
 
 
 def never() -> bool:
@@ -32,43 +38,231 @@ def never() -> bool:
 
 
 def train(
-    run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never
-) -> Iterator[EpochRecord]:
+    run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
+    callbacks: Sequence[Callback | OnEpoch] = (),
+) -> Iterator[EpochRecord]:  # fmt: skip
     """Train and yield the record of every epoch; the caller may advance several of these loops in turn.
 
     Args:
         run_dir: where the run is saved; None: nowhere.
         resume: continue the run in ``run_dir``.
         stop: called after every step; where it returns True, the run is saved and :class:`Interrupted` raised.
+        callbacks: see :class:`lmc.train.Callback`.
     """
-    optimizer = adam(run.problem.model, settings.lr, settings.weight_decay)
-    folder = open_folder(run_dir, resume, run, settings, optimizer)
-    position = _start(run, folder)
-    while position.epoch < settings.epochs:
-        _train_rest_of_epoch(run, optimizer, settings, position, stop)
-        if stop() and position.step < run.num_batches:
-            raise _interrupted(folder, position)
-        record = _end_epoch(run, settings, position)
-        if folder is not None:
-            folder.append(record)
-            due = folder.seconds_since_save() >= settings.checkpoint_seconds
-            if due or stop() or position.epoch == settings.epochs:
-                folder.save(position)
-        yield record
-        if stop() and position.epoch < settings.epochs:
-            raise _interrupted(folder, position)
+    yield from Training(run, settings, run_dir, resume, stop, callbacks).epochs()
+
+
+class Training:
+    """The state of one training loop; callbacks read it, log to it and stop it.
+
+    Args:
+        run, settings, run_dir, resume, stop, callbacks: see :func:`train`.
+
+    Attributes:
+        run, model, optimizer: what is trained, and by what.
+        config: the settings as plain values.
+        records: one :class:`lmc.EpochRecord` per epoch so far.
+        best: the best epoch so far.
+    """
+
+    def __init__(
+        self, run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
+        callbacks: Sequence[Callback | OnEpoch] = (),
+    ) -> None:  # fmt: skip
+        self.run, self.settings, self.model = run, settings, run.problem.model
+        self.optimizer: torch.optim.Optimizer = adam(self.model, settings.lr, settings.weight_decay)
+        self.config = config_of(run, settings)
+        self.records: list[EpochRecord] = []
+        self.best = Best(self.model, settings.restore_best)
+        self._callbacks, self._interrupt, self._stopped = _named(callbacks), stop, False
+        self._step_hooks = [c.on_step for c in self._callbacks.values() if type(c).on_step is not Callback.on_step]
+        self._position, self._started = Position(), time.perf_counter()
+        self._check_validation()
+        self._folder = open_folder(run_dir, resume, run, self.config, self.optimizer)
+
+    @property
+    def record(self) -> EpochRecord:
+        """The record of the last epoch."""
+        return self.records[-1]
+
+    def log(self, **values: float) -> None:
+        """Add values to the record of the epoch that has just ended; one that is not finite is recorded as None."""
+        found = {name: float(value) for name, value in values.items()}
+        plain = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        self.records[-1] = replace(self.record, logged={**(self.record.logged or {}), **plain})
+
+    def stop(self) -> None:
+        """Stop after the current step or epoch, as if training were over."""
+        self._stopped = True
+
+    def result(self) -> RunRecord:
+        """The record of the run so far."""
+        return RunRecord(self.config, tuple(self.records), None if self._folder is None else str(self._folder.path))
+
+    def epochs(self) -> Iterator[EpochRecord]:
+        """Train to the end and yield the record of every epoch."""
+        self._start()
+        position, whole = self._position, self.run.num_batches
+        while not self._is_over():
+            self._train_rest_of_epoch()
+            if self._interrupt() and position.step < whole:
+                raise self._interrupted()
+            self._end_epoch()
+            yield self.record
+            if self._interrupt() and not self._is_over():
+                raise self._interrupted()
+        self.best.restore()
+        self.model.eval()
+        for callback in self._callbacks.values():
+            callback.on_end(self)
+
+    def _start(self) -> None:
+        """Restore the run from its checkpoint, or fill its histories where there is none."""
+        position = None if self._folder is None else self._folder.load()
+        if self._folder is None or position is None:
+            self.run.refresh()
+            if self._folder is not None:  # the initial parameters are the caller's: a later start may not have them
+                self._save()
+        else:
+            self._position, self.records = position, self._folder.records()
+            self.best.load_state_dict(position.extras["best"])
+            for name, callback in self._callbacks.items():
+                if name in position.extras["callbacks"]:
+                    callback.load_state_dict(position.extras["callbacks"][name])
+            if self.best.parameters is not None:  # the file may be of an epoch after the checkpoint
+                self._folder.save_best(self.best.epoch, self.best.parameters)
+        for callback in self._callbacks.values():
+            callback.on_start(self)
+
+    def _is_over(self) -> bool:
+        """Whether there is nothing left to train; an epoch that a limit cut off has yet to be recorded."""
+        patience, position = self.settings.patience, self._position
+        if position.epoch >= self.settings.epochs or (patience is not None and self.best.since >= patience):
+            return True
+        return self._at_limit() and (position.step == 0 or len(self.records) > position.epoch)
+
+    def _at_limit(self) -> bool:
+        """Whether the number of steps or the time is used up, or a callback has stopped training."""
+        steps, minutes, position = self.settings.steps, self.settings.minutes, self._position
+        done = position.epoch * self.run.num_batches + position.step
+        return self._stopped or done >= (steps or math.inf) or position.seconds >= 60 * (minutes or math.inf)
+
+    def _train_rest_of_epoch(self) -> None:
+        """Train from the position to the end of its epoch, or until the loop is to stop, and advance the position."""
+        if self._at_limit():
+            return
+        position, settings, started = self._position, self.settings, time.perf_counter()
+        before = position.step, position.seconds
+
+        raised: list[BaseException] = []
+
+        def after_step() -> bool:
+            position.step += 1
+            position.seconds = before[1] + time.perf_counter() - started
+            try:
+                for hook in self._step_hooks:
+                    hook(self)
+            except BaseException as error:  # raised again below, when the losses are read and the run is saved
+                raised.append(error)
+            return bool(raised) or self._interrupt() or self._at_limit()
+
+        losses = train_epoch(
+            self.run, self.optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=after_step
+        )
+        # Reading the losses waits for the device, so the time below includes all of its work. They are added in their
+        # order and in float64: the sum must not depend on where an epoch was interrupted.
+        *values, largest = torch.cat([torch.stack(losses).double(), _largest(self.model)]).tolist()
+        position.seconds = before[1] + time.perf_counter() - started
+        for number, loss in enumerate(values, start=before[0] + 1):
+            if not math.isfinite(loss):
+                raise self._diverged(f"loss of {loss}", number)
+            position.loss += loss
+        if not math.isfinite(largest):
+            raise self._diverged(f"parameter of {largest}", position.step)
+        if raised:
+            self._save()
+            raise raised[0]
+
+    def _end_epoch(self) -> None:
+        """Record the epoch, with scores where they are due, call the callbacks and write what is due.
+
+        An epoch that a limit cut off is saved before it is evaluated: a resumed run trains its rest and records it
+        anew.
+        """
+        position, settings = self._position, self.settings
+        epoch, complete, at_limit = position.epoch + 1, position.step == self.run.num_batches, self._at_limit()
+        if not complete:
+            self._save()
+        scores = None
+        if settings.evaluates(epoch) or (settings.eval_every and at_limit):
+            # small chunks where rows are kept off the device, because memory is short
+            size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
+            start = self.run.problem.kind.solver_start(self.run.tables)
+            found = evaluate_problem(self.run.problem, size, start=start)
+            scores = {split: score for split, score in found.items() if math.isfinite(score)}
+        record = EpochRecord(epoch, position.loss / position.step, position.seconds, scores, self.run.solves())
+        self.records.append(record)
+        improved = self._validated and scores is not None and self.best.update(epoch, scores.get("val", math.nan))
+        if complete:
+            position.epoch, position.step, position.loss = epoch, 0, 0.0
+        save = True
+        try:
+            for callback in self._callbacks.values():
+                callback.on_epoch(self)
+            save = self._is_over() or self._interrupt()
+        finally:
+            self._write(improved, save and complete)
+
+    def _write(self, improved: bool, save: bool) -> None:
+        """Write the record of the epoch, the parameters if they are the best so far, and a checkpoint where due."""
+        folder = self._folder
+        if folder is None:
+            return
+        folder.append(self.record)
+        if improved and self.best.parameters is not None:
+            folder.save_best(self.best.epoch, self.best.parameters)
+        if save or (self._position.step == 0 and folder.seconds_since_save() >= self.settings.checkpoint_seconds):
+            self._save()
+
+    def _save(self) -> None:
+        """Write a checkpoint where there is a folder."""
+        if self._folder is not None:
+            callbacks = {name: callback.state_dict() for name, callback in self._callbacks.items()}
+            self._position.extras = {"best": self.best.state_dict(), "callbacks": callbacks}
+            self._folder.save(self._position)
+
+    def _interrupted(self) -> Interrupted:
+        """Save the run where it has a folder; the error that says so."""
+        if self._folder is None:
+            return Interrupted("stopped; nothing was saved, since no run folder was given")
+        self._save()
+        position = self._position
+        return Interrupted(f"stopped after epoch {position.epoch}, step {position.step}; saved in {self._folder.path}")
+
+    def _diverged(self, what: str, step: int) -> DivergenceError:
+        """The error of a value that is not finite; nothing is written."""
+        if self._folder is None:
+            last = "nothing was saved, since no run folder was given"
+        else:
+            last = "the last good checkpoint, after epoch {}, step {}, is in {}".format(
+                *self._folder.saved, self._folder.path
+            )
+        return DivergenceError(
+            f"expected finite losses and parameters (got a {what} in epoch {self._position.epoch + 1}, step {step}): "
+            f"lower the learning rate or clip the gradient; {last}"
+        )
+
+    def _check_validation(self) -> None:
+        """Refuse to stop early without validation scores."""
+        self._validated = bool(self.run.graph.val.any())
+        if self.settings.patience is not None and not (self._validated and self.settings.eval_every):
+            got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"
+            raise ConfigError(f"expected validation scores for patience (got {got}): drop patience, or provide them")
 
 
 def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:
     """One training step on ``batch``; returns the loss, which stays on the device."""
-    model = run.problem.model
-    optimizer.zero_grad(set_to_none=True)
-    loss = run.accumulate(batch).loss
-    if clip is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimizer.step()
-    model.project()
-    return loss
+    return run.step(batch, optimizer, clip).loss
 
 
 def train_epoch(
@@ -93,48 +287,22 @@ def train_epoch(
     return losses
 
 
-def _start(run: Run, folder: RunFolder | None) -> Position:
-    """Restore the run from its checkpoint, or fill its histories where there is none; the position to train from."""
-    position = None if folder is None else folder.load()
-    if position is None:
-        position = Position()
-        run.refresh()
-        if folder is not None:  # the initial parameters are the caller's: a later start may not have them
-            folder.save(position)
-    return position
+def _named(callbacks: Sequence[Callback | OnEpoch]) -> dict[str, Callback]:
+    """The callbacks by class and number, as a checkpoint names their states; functions become callbacks."""
+    named: dict[str, Callback] = {}
+    for given in callbacks:
+        callback = given if isinstance(given, Callback) else Callback()
+        if not isinstance(given, Callback):
+            callback.on_epoch = given  # type: ignore[method-assign, assignment]
+        kind = type(callback).__name__
+        named[f"{kind}.{sum(type(c).__name__ == kind for c in named.values())}"] = callback
+    return named
 
 
-def _train_rest_of_epoch(
-    run: Run, optimizer: torch.optim.Optimizer, settings: Settings, position: Position, stop: Stop
-) -> None:
-    """Train from ``position`` to the end of its epoch, or until ``stop()``, and advance ``position``."""
-    started = time.perf_counter()
-    losses = train_epoch(run, optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=stop)
-    position.step += len(losses)
-    # float64: the sum must not depend on where an epoch was interrupted. Reading it waits for the device, so the time
-    # below includes all of its work.
-    position.loss += float(torch.stack(losses).double().sum())
-    position.seconds += time.perf_counter() - started
-
-
-def _end_epoch(run: Run, settings: Settings, position: Position) -> EpochRecord:
-    """The record of the epoch that is complete, with scores where they are due; ``position`` moves to the next one."""
-    epoch, scores = position.epoch + 1, None
-    if settings.evaluates(epoch):
-        # small chunks where rows are kept off the device, because memory is short
-        size = MAX_ELEMENTS if set(run.tiers.values()) == {"device"} else FEW_ELEMENTS
-        scores = evaluate_problem(run.problem, size, start=run.problem.kind.solver_start(run.tables))
-    record = EpochRecord(epoch, position.loss / run.num_batches, position.seconds, scores, run.solves())
-    position.epoch, position.step, position.loss = epoch, 0, 0.0
-    return record
-
-
-def _interrupted(folder: RunFolder | None, position: Position) -> Interrupted:
-    """Save the run where it has a folder; the error that says so."""
-    if folder is None:
-        return Interrupted("stopped; nothing was saved, since no run folder was given")
-    folder.save(position)
-    return Interrupted(f"stopped after epoch {position.epoch}, step {position.step}; saved in {folder.path}")
+def _largest(model: nn.Module) -> Tensor:
+    """[1], the largest absolute value of the parameters and buffers; NaN and infinity are kept."""
+    values = [v for v in model.state_dict().values() if v.is_floating_point()]
+    return torch.nn.utils.get_total_norm(values, math.inf).double().view(1)
 
 
 def adam(model: nn.Module, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from lmc.engine import Run
 from lmc.errors import CheckpointError, ConfigError, check_fields
@@ -23,7 +25,7 @@ from lmc.train.checkpoint import Position
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
 
-MAY_DIFFER = {"epochs", "eval_every", "checkpoint_seconds"}
+MAY_DIFFER = {"epochs", "eval_every", "checkpoint_seconds", "patience", "steps", "minutes"}
 """Settings that a resumed run may change."""
 
 
@@ -37,6 +39,10 @@ class Settings:
         clip: largest norm of the gradient; None: no clipping.
         eval_every: epochs between evaluations; the last epoch is always evaluated; 0: never.
         checkpoint_seconds: shortest time between two checkpoints at the end of an epoch.
+        patience: evaluations without a better validation score after which training stops; None: it does not.
+        steps, minutes: training stops after so many steps, or so much time spent in training steps, also within an
+            epoch; a resumed run continues that epoch. None: no limit but ``epochs``.
+        restore_best: keep the parameters of the epoch with the best validation score, and restore them at the end.
     """
 
     epochs: int = 100
@@ -45,6 +51,10 @@ class Settings:
     clip: float | None = None
     eval_every: int = 1
     checkpoint_seconds: float = 30.0
+    patience: int | None = None
+    steps: int | None = None
+    minutes: float | None = None
+    restore_best: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,7 +64,13 @@ class Settings:
             raise ConfigError(f"expected a positive lr (got {self.lr})")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"expected weight_decay of at least 0 (got {self.weight_decay})")
-        if self.clip is not None and not self.clip > 0:
+        for name in ("patience", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"expected {name} of at least 1, or None (got {value})")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise ConfigError(f"expected positive minutes, or None (got {self.minutes})")
+        if self.clip is not None and not 0 < self.clip < math.inf:
             raise ConfigError(f"expected a positive clip, or None (got {self.clip})")
         if self.eval_every < 0:
             raise ConfigError(f"expected eval_every of at least 0 (got {self.eval_every})")
@@ -70,7 +86,8 @@ class RunFolder:
     def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
         self.path, self._epochs = path, path / "epochs.jsonl"
         self._run, self._optimizer = run, optimizer
-        self._saved_at, self._best = time.monotonic(), float("-inf")
+        self._saved_at = time.monotonic()
+        self.saved = (0, 0)  # epoch and step of the last checkpoint
 
     def load(self) -> Position | None:
         """Restore the state of the checkpoint; None where there is none.
@@ -81,30 +98,35 @@ class RunFolder:
         done = [r for r in read_lines(self._epochs) if position is not None and r.epoch <= position.epoch]
         write_lines(self._epochs, done)
         self._saved_at = time.monotonic()
-        self._best = max((r.scores["val"] for r in done if r.scores and "val" in r.scores), default=float("-inf"))
+        if position is not None:
+            self.saved = position.epoch, position.step
         return position
+
+    def records(self) -> list[EpochRecord]:
+        """The epochs that were written."""
+        return read_lines(self._epochs)
 
     def save(self, position: Position) -> None:
         """Write a checkpoint."""
         checkpoint.save(self.path, self._run, self._optimizer, position)
-        self._saved_at = time.monotonic()
+        self._saved_at, self.saved = time.monotonic(), (position.epoch, position.step)
 
     def seconds_since_save(self) -> float:
         """Time since the last checkpoint, or since the folder was opened."""
         return time.monotonic() - self._saved_at
 
     def append(self, record: EpochRecord) -> None:
-        """Write the record of an epoch, and the parameters where its validation score is the best so far."""
+        """Write the record of an epoch."""
         append_lines(self._epochs, [record])
-        score = (record.scores or {}).get("val", float("-inf"))
-        if score > self._best:
-            self._best = score
-            parameters = checkpoint.on_host(self._run.problem.model.state_dict())
-            replace(self.path / "best.safetensors", safetensors.torch.save(parameters))
+
+    def save_best(self, epoch: int, parameters: Mapping[str, Tensor]) -> None:
+        """Write the parameters of the best epoch, with its number."""
+        content = safetensors.torch.save(checkpoint.on_host(parameters), {"epoch": str(epoch)})
+        replace(self.path / "best.safetensors", content)
 
 
 def open_folder(
-    path: Path | None, resume: bool, run: Run, settings: Settings, optimizer: torch.optim.Optimizer
+    path: Path | None, resume: bool, run: Run, config: Mapping[str, Any], optimizer: torch.optim.Optimizer
 ) -> RunFolder | None:
     """Create or reopen the folder of a run, and write its config.json; None where no folder is given."""
     if path is None:
@@ -117,8 +139,8 @@ def open_folder(
             f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
             "it, or choose another folder"
         )
-    config = {"format": FORMAT, **config_of(run, settings), "data": run.graph.checksum}
-    text = json.dumps(config, indent=1, default=lambda number: number.item())  # of numpy or torch
+    written = {"format": FORMAT, **config, "data": run.graph.checksum}
+    text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
     if file.exists():
         _check_same(file, json.loads(text))
     try:
