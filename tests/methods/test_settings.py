@@ -184,7 +184,8 @@ def test_defaults_divide_a_small_graph_and_train(name: str) -> None:
         return
     a, b = (torch.cat([grads[k].flatten() for k in want]) for grads in (got, want))
     assert NEAR.get(name, 0.5) < float(a @ b / (a.norm() * b.norm())) < 1 - 1e-6
-    assert 0.6 < float(a.norm() / b.norm()) < 1.2
+    # TOP fits a map of 7 columns to the 8 rows of a batch, at random parameters, almost without a ridge
+    assert 0.6 < float(a.norm() / b.norm()) < (1.5 if name == "top" else 1.2)
 
 
 @pytest.mark.parametrize(("num_parts", "per_batch"), [(1, 1), (2, 2), (16, 2), (24, 3), (40, 5)])

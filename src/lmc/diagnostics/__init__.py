@@ -7,6 +7,7 @@ from lmc.diagnostics.errors import (
     GradientProbe,
     Messages,
     Staleness,
+    bias,
     estimated_errors,
     gradient_error,
     messages_kept,

@@ -69,6 +69,22 @@ def gradient_error(run: Run, batch: Batch) -> GradientError:
     return GradientProbe(run)(batch)
 
 
+def bias(run: Run) -> dict[str, float]:
+    """|mean gradient of an epoch - full gradient| / |full gradient| by parameter name, at fixed parameters and tables.
+
+    It compares methods of all families: whatever share of the full gradient a batch estimates, their mean is the full
+    gradient where the method is unbiased. Dropout is off, and nothing is changed.
+    """
+    problem, epoch = run.problem, run.epoch
+    full_run = FullBatch().bind(problem.graph, problem.model, device=problem.device)
+    full = full_run.gradient(next(full_run.batches()))
+    mean = {name: torch.zeros_like(truth) for name, truth in full.items()}
+    for batch in run.source.epoch(epoch, 0):
+        for name, estimate in run.gradient(batch).items():
+            mean[name] += estimate / run.num_batches
+    return _relative(mean, full)
+
+
 def _relative(estimate: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
     errors = {}
     for name, truth in exact.items():

@@ -7,15 +7,17 @@ Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmc.graph import Aggregation, Precomputed, row_chunks, spmm
-from lmc.models import Operator, evaluating
+from lmc.models import Model, Operator, evaluating
+from lmc.sampling import derive
 from lmc.stores import Rows, Table, overwrite
 
 if TYPE_CHECKING:
@@ -87,6 +89,34 @@ def exact_adjoints(
     return problem.kind.adjoints(problem, chunks, H, make)
 
 
+def randomised(model: Model, seed: int) -> Model:
+    """A copy of the model with random parameters."""
+    drawn = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "random basis"))
+        for module in drawn.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if module is not drawn and callable(reset):
+                reset()
+    return drawn
+
+
+def set_statistics(model: Model, l: int, s: Table, chunks: Chunks) -> None:
+    """The running statistics of the batch norm after layer l <- those of all rows of its state ``s``."""
+    activation = None if model.owns_forward else model.layer(l).activation
+    norm = None if activation is None else activation.norm
+    if not isinstance(norm, nn.BatchNorm1d) or norm.running_mean is None or norm.running_var is None:
+        return
+    mean, square = torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
+    n = s.data().shape[0]
+    for rows in chunks:
+        part = s.pull(rows).to(mean.dtype)
+        mean += part.sum(0) / n
+        square += part.square().sum(0) / n
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_((square - mean.square()).clamp_min(0))
+
+
 class Passes:
     """The exact passes of a run, for filling its tables (:class:`lmc.methods.protocol.ExactPasses`).
 
@@ -96,7 +126,8 @@ class Passes:
     """
 
     def __init__(self, run: Run, problem: Problem, chunks: Chunks) -> None:
-        self.problem = problem
+        self.problem, self.seed = problem, run.seed
+        self.cores = [] if run.clusters.redraw else run.cores()
         self.tables: Tables = run.tables
         self.numbers = run.numbers
         self.chunks = list(problem.kind.fill_chunks(problem, chunks))
@@ -134,15 +165,35 @@ class Passes:
                     table.push(rows, problem.kind.messages(problem, l, rows, states))
         return states
 
+    @torch.no_grad()
+    def messages(self, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
+        problem = self.problem if not random else replace(self.problem, model=randomised(self.problem.model, self.seed))
+        model, kind, Q = problem.model, problem.kind, self.tables["Q"]
+        states: list[Table] = []
+        with evaluating(model):
+            later = exact_states(problem, self.chunks, lambda _, width: problem.table(width))
+            for l in range(1, max(Q, default=0) + 1):
+                for rows in self.chunks if l in Q else ():
+                    yield l, rows, kind.messages(problem, l, rows, states)
+                if l < max(Q):
+                    states.append(next(later)[1])
+                    set_statistics(model, l, states[-1], self.chunks)
+
+    def fill_feature_sums(self, sums: Table) -> None:
+        overwrite(sums, self.problem.aggregate(self.problem.inputs, sums.data().shape[1]).data())
+
     def fill_sums(self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False) -> None:
         problem = self.problem.of_layer(l)
         blocks = problem.transposed if transposed else problem.blocks
+        n = problem.graph.num_nodes
         for out in self.chunks:
-            n = problem.graph.num_nodes
-            index = torch.arange(*out.indices(n), device=problem.device) if isinstance(out, slice) else out
-            ext = torch.cat([index, blocks.halo(index)])
+            ext, A = out, blocks.P
+            if out != slice(0, n) or A.on_host:
+                index = torch.arange(*out.indices(n), device=problem.device) if isinstance(out, slice) else out
+                ext = torch.cat([index, blocks.halo(index)])
+                A = blocks.block(index, ext)
             read = rows.pull(ext).to(sums.data().dtype)
-            sums.push(out, spmm(blocks.block(index, ext), read.clamp_min(0) if relu else read))
+            sums.push(out, spmm(A, read.clamp_min(0) if relu else read))
 
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         return self.problem.kind.affine_adjoint(self.problem, l, rows, m, t, v)

@@ -79,7 +79,8 @@ class Layered:
         p = Pass(
             num_core=batch.num_core if batch.num_halo and not traits.grad_from_all_rows else None,
             pooled=traits.batch_norm == "pooled",
-            batch_renorm=traits.batch_norm == "renormalised",
+            # the whole graph has no other statistics to be corrected towards
+            batch_renorm=traits.batch_norm == "renormalised" and batch.num_core < problem.graph.num_nodes,
             dropout=dropout,
             generator=run.generator,
             grad_from_halo=traits.grad_from_halo,

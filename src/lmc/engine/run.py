@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from lmc.methods import DropEdge
 from lmc.methods.protocol import Method, Step, Tables, Widths
 from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
-from lmc.stores import Table, overwrite, tables_of
+from lmc.stores import Rows, Table, overwrite, tables_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Run:
         self.schedule = schedule
         self._adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
         self.epoch = 0
+        self._fresh = False  # whether the tables were filled after the last step
         self.generator = torch.Generator(problem.device).manual_seed(derive(seed, "dropout"))
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._bound = BoundParameters(problem.model)
@@ -101,7 +102,18 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        yield from self.pipeline.epoch(epoch, start, self._batches_on(epoch))
+        source = self._batches_on(epoch)
+        self._regraph(source.problem)
+        for step, batch in enumerate(self.pipeline.epoch(epoch, start, source), start):
+            if not self._fresh and self.method.due(self.numbers, epoch, step, self.num_batches):
+                self.refresh()
+                self._regraph(source.problem)
+            yield batch
+
+    def _regraph(self, problem: Problem) -> None:
+        """With a schedule, update what the tables hold of the edges: those of this epoch."""
+        if self.schedule is not None:
+            self.method.regraph(Passes(self, problem, chunks_of(problem)))
 
     def _batches_on(self, epoch: int) -> Batches:
         """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
@@ -110,7 +122,6 @@ class Run:
         whole = self.problem
         graph = replace(whole.graph, adj=self._adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
         problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut)
-        self.method.regraph(Passes(self, problem, chunks_of(problem)))
         return Batches(self.method, problem, self.clusters, self.seed, self.tables, fixed=False)
 
     def step(self, batch: Batch, optimizer: torch.optim.Optimizer, clip: float | None = None) -> StepStats:
@@ -145,7 +156,7 @@ class Run:
     def accumulate(self, batch: Batch) -> StepStats:
         """p.grad += this method's estimate of dL/dp, and update the tables."""
         self._bound.check()
-        kind = self.problem.kind
+        kind, self._fresh = self.problem.kind, False
         self._check_batch(batch)
         grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
         for p, g in zip(self.parameters.values(), grads, strict=True):
@@ -177,10 +188,15 @@ class Run:
 
     def refresh(self) -> None:
         """Fill the tables exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
-        cores = [self.clusters.core(parts) for parts in self.clusters.epoch(0)]
-        chunks = [core if isinstance(core, slice) else core.to(self.problem.device) for core in cores]
+        chunks: Sequence[Rows] = chunks_of(self.problem) if self.method.traits.sweeps else self.cores()
         self.method.fill(Passes(self, self.problem, chunks))
+        self._fresh = True
         release_freed()
+
+    def cores(self) -> list[Rows]:
+        """The core rows of the batches of the first epoch; where batches are fixed, by slot."""
+        cores = [self.clusters.core(parts) for parts in sorted(self.clusters.epoch(0))]
+        return [core if isinstance(core, slice) else core.to(self.problem.device) for core in cores]
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""
@@ -225,7 +241,7 @@ class Run:
         for name, table in self.named_tables().items():
             overwrite(table, state[name])
         self.generator.set_state(state["generator"].cpu())
-        self.epoch = int(state["epoch"])
+        self.epoch, self._fresh = int(state["epoch"]), False
 
 
 def _check_state(run: Run, state: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from lmc.methods.graph_fm import GraphFM
 from lmc.methods.graph_fm_ib import GraphFMIB
 from lmc.methods.graph_sage import GraphSAGE
 from lmc.methods.graph_saint import GraphSAINT
+from lmc.methods.imc import IMC, TOP
 from lmc.methods.ladies import LADIES
 from lmc.methods.lmc4conv import LMC4Conv
 from lmc.methods.lmc4rec import LMC4Rec
@@ -33,6 +34,8 @@ METHODS: dict[str, type[Method]] = {
         GraphFM,
         LMC4Conv,
         CMC,
+        IMC,
+        TOP,
         GraphSAGE,
         VRGCN,
         GraphFMIB,

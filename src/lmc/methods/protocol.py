@@ -75,6 +75,7 @@ class Traits:
         supports_bfloat16: rows, tables and P may be bfloat16.
         keeps_batches: fixed batches are small enough to be kept on the device.
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
+        sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
         history_update_probability: on a recurrent model with dropout, the share of steps that run without dropout and
             update the histories; None: no message is read from the histories, and every step uses dropout.
     """
@@ -96,6 +97,7 @@ class Traits:
     supports_bfloat16: bool = True
     keeps_batches: bool = True
     draws_concurrently: bool = False
+    sweeps: bool = False
     history_update_probability: float | None = None
 
 
@@ -243,6 +245,10 @@ class ExactPasses(Protocol):
     @property
     def chunks(self) -> list[Rows]: ...
 
+    @property
+    def cores(self) -> list[Rows]:
+        """The core rows of every fixed batch, by slot."""
+
     def fill_states(self) -> list[Table]:
         """H[l] <- the exact states; gives the states of all layers."""
 
@@ -252,11 +258,21 @@ class ExactPasses(Protocol):
     def fill_messages(self) -> list[Table]:
         """T[l] <- the exact rows that layer l aggregates; gives the states of all layers."""
 
+    def messages(self, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
+        """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table of messages.
+
+        The running statistics of batch norms are set to those of the whole graph on the way. With ``random``, the rows
+        of a copy of the model with random parameters.
+        """
+
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:
         """(l, table of the exact adjoints of layer l), from the last layer to the first."""
 
     def fill_sums(self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False) -> None:
         """sums <- P rows, or P^T rows, with the matrix of layer l; with ``relu``, of the positive part of the rows."""
+
+    def fill_feature_sums(self, sums: Table) -> None:
+        """sums <- P X with the matrix of the first layer."""
 
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         """The adjoint of the sums of layer l, from the adjoint v of its state, for these rows."""
@@ -324,6 +340,10 @@ class Method:
             states = exact.fill_states()
             if "V" in exact.tables:
                 exact.fill_adjoints(states)
+
+    def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
+        """Whether the tables are filled again before this step of this epoch, both counted from 0."""
+        return False
 
     def regraph(self, exact: ExactPasses) -> None:
         """Update what the tables hold of the edges: P has changed (:class:`lmc.methods.DropEdge`)."""

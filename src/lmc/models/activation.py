@@ -129,6 +129,8 @@ def batch_renorm(
     scaled, shifted = gain * r, torch.addcmul(torch.zeros_like(d) if bias is None else bias, gain, d)
     given = (None, None) if c > 1 else (mu, sigma2)
     core = F.batch_norm(x[:c], given[0], given[1], scaled, shifted, training=c > 1, eps=eps)
+    if c == x.shape[0]:
+        return core
     halo = F.batch_norm(x[c:], mu, sigma2, scaled.detach(), shifted.detach(), eps=eps)
     return torch.cat([core, halo])
 
@@ -150,7 +152,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # noqa: B008
         core = p.core_of(x.shape[0])
-        if not self.training or core == x.shape[0]:
+        if not self.training or (core == x.shape[0] and not p.batch_renorm):
             return self._core(x)
         if p.pooled:
             unit = F.batch_norm(

@@ -1,0 +1,72 @@
+"""IMC on a GCN: messages from outside of the core by a linear map of the rows inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from dense import Array, Nodes, Tables, Values
+from dense_gcn import GCN, add, scaled
+
+
+@dataclass
+class DenseIMC:
+    """m = P[B,B] h + S (R h) with S = (P Q)[B] - P[B,B] Q[B] and R = (Q[B]^T Q[B] + lambda I)^-1 Q[B]^T.
+
+    Layer 1 reads P X, which is constant. Parameters take their gradient from all rows, which are core rows.
+
+    Args:
+        with_features: Q = [T, P X], else Q = T; both with columns of unit mean square.
+    """
+
+    model: GCN
+    widths: list[int]
+    ridge: float
+    with_features: bool
+    tables: Tables = field(init=False)
+
+    def __post_init__(self) -> None:
+        n, features = self.model.data.num_nodes, self.model.data.x.shape[1]
+        r = {l: self.widths[l - 2] + features * self.with_features for l in range(2, self.model.L + 1)}
+        self.tables = {name: {l: np.zeros((n, r[l])) for l in r} for name in "QM"}
+
+    def refresh(self, theta: Values) -> None:
+        data, model = self.model.data, self.model
+        h = data.x
+        for l in range(1, model.L):
+            s = model.affine(theta, l, data.P @ h)
+            if model.norm == "batch":  # the running statistics are those of the whole graph
+                mean, var = model._running(l, s.shape[1])
+                mean[:], var[:] = s.mean(0), s.var(0)
+            h = model.activate(theta, l, s, None).h
+            Q = np.concatenate([h, data.P @ data.x], 1) if self.with_features else h
+            Q = Q / np.sqrt(np.maximum((Q**2).mean(0), 1e-12))  # a dead unit stays a column of zeros
+            self.tables["Q"][l + 1], self.tables["M"][l + 1] = Q, data.P @ Q
+
+    def map(self, l: int, core: Nodes) -> tuple[Array, Array]:
+        """S and R of the core."""
+        Q, M = self.tables["Q"][l][core], self.tables["M"][l][core]
+        gram = Q.T @ Q
+        gram += self.ridge * np.trace(gram) / len(gram) * np.eye(len(gram))
+        return M - self.model.data.P[np.ix_(core, core)] @ Q, np.linalg.solve(gram, Q.T)
+
+    def step(self, theta: Values, core: Nodes, slot: int, weight: float) -> tuple[float, Values]:
+        model, data, L = self.model, self.model.data, self.model.L
+        P = data.P[np.ix_(core, core)]
+        m, activated = {1: (data.P @ data.x)[core]}, {}
+        for l in range(1, L + 1):
+            activated[l] = model.activate(theta, l, model.affine(theta, l, m[l]), len(core))
+            if l < L:
+                S, R = self.map(l + 1, core)
+                m[l + 1] = P @ activated[l].h + S @ (R @ activated[l].h)
+        losses, v = data.losses(activated[L].h, core)
+        grads: Values = {}
+        for l in range(L, 0, -1):
+            add(grads, model.norm_slopes(l, activated[l], v))
+            v = activated[l].back(v)
+            add(grads, model.affine_slopes(l, v, m[l]))
+            v = model.affine_back(theta, l, v)
+            if l > 1:
+                S, R = self.map(l, core)
+                v = P.T @ v + R.T @ (S.T @ v)
+        return weight * losses.sum(), scaled(grads, weight)

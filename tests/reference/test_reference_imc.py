@@ -1,0 +1,34 @@
+"""IMC against its equations, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from dense import random_data
+from dense_gcn import GCN
+from dense_imc import DenseIMC
+from follow import follow, graph_of
+
+import lmc
+from helpers import scrambled
+
+
+def no_halo(batch: Any) -> None:
+    assert batch.num_halo == 0
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize(("basis", "redraw"), [("T", False), ("T+X1", False), ("T+X1", True)])
+def test_steps_follow_the_equations(basis: str, redraw: bool, norm: str | None) -> None:
+    data = random_data()
+    model = scrambled(lmc.models.GCN(6, 7, 4, num_layers=3, norm=norm))
+    dense = GCN(data, 3, norm, steady=True)
+    reference = DenseIMC(dense, [7, 7, 4], 1e-2, basis == "T+X1")
+    method = lmc.methods.IMC(clusters_per_batch=2, ridge=1e-2, basis=basis, sweep_every=0, redraw=redraw)
+    run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1)
+    run.refresh()
+    reference.refresh({name: p.detach().numpy().copy() for name, p in model.named_parameters()})
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    follow(run, model, reference, data, optimiser, buffers=dense.buffers, look=no_halo)
