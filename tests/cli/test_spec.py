@@ -12,10 +12,9 @@ from lmc.cli.spec import (
     parse_methods,
     parse_model,
     replace_auto,
-    split_spec,
-    summary_of,
 )
 from lmc.errors import ConfigError
+from lmc.grammar import split_spec, summary_of
 from lmc.methods import (
     GAS,
     LADIES,

@@ -15,9 +15,10 @@ from lmc.bench import Contestant, compare
 from lmc.bench.compare import Partitions, has_error, shared_parts
 from lmc.cli.console import console, error_figure, facts, file_name, number, percent, seconds
 from lmc.cli.options import Compare
-from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model, split_spec
+from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
 from lmc.cli.train import division_facts, run_facts
 from lmc.errors import ConfigError
+from lmc.grammar import split_spec
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save

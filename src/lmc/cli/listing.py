@@ -11,9 +11,10 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from lmc.cli.console import console
-from lmc.cli.spec import METHODS, MODELS, Option, method_options, model_options, named, summary_of
+from lmc.cli.spec import METHODS, MODELS, method_options, model_options
 from lmc.data import describe
 from lmc.engine.problem import Problem
+from lmc.grammar import Option, named, summary_of
 from lmc.graph import Graph
 from lmc.methods import DropEdge, Method, Traits
 from lmc.models import GCN

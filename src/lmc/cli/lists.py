@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from lmc.cli.spec import parse_methods, split_spec
+from lmc.cli.spec import parse_methods
 from lmc.errors import ConfigError
+from lmc.grammar import split_spec
 from lmc.methods import Method
 
 T = TypeVar("T")

@@ -15,10 +15,11 @@ from rich.table import Column, Table
 
 from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds, size
 from lmc.cli.options import Train
-from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto, split_spec
+from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.engine import Run
 from lmc.errors import ConfigError
+from lmc.grammar import split_spec
 from lmc.graph import Graph
 from lmc.methods import ClusterMethod, FullBatch, Method
 from lmc.models import Model
