@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -110,6 +111,31 @@ def random_graph(n: int = 40, multi_label: bool = False, sparse_features: bool =
         name="random",
         symmetrise=True,
     )
+
+
+def weighted_graph(n: int = 40, directed: bool = False, seed: int = 0, weighted: bool = True) -> Graph:
+    """:func:`random_graph` with positive edge weights; directed, every edge keeps one direction, a few keep both, and
+    some nodes have no edge into them."""
+    base, g = random_graph(n, seed=seed), chance(seed + 5)
+    row, col = base.adj.row_index(), base.adj.indices.long()
+    weight = 0.2 + 2 * torch.rand(n, n, generator=g, dtype=torch.float64)
+    keep = torch.rand(n, n, generator=g) < 0.5
+    keep = (keep | ~keep.t()) & (torch.rand(n, generator=g) > 0.1)[:, None]
+    chosen = keep[row, col] if directed else torch.ones_like(row, dtype=torch.bool)
+    weight = (weight if directed else weight + weight.t())[row, col][chosen]
+    splits = {split: getattr(base, split) for split in ("train", "val", "test")}
+    edges = torch.stack([col, row])[:, chosen]
+    return Graph.from_edges(
+        edges, base.x, base.y, **splits, num_classes=4, directed=directed, edge_weight=weight if weighted else None
+    )
+
+
+SPECIAL_GRAPHS: dict[str, Callable[[], Graph]] = {
+    "weighted": weighted_graph,
+    "directed": partial(weighted_graph, directed=True, weighted=False),
+    "directed-weighted": partial(weighted_graph, directed=True),
+}
+"""Graphs whose aggregation matrix has weights, or is not symmetric."""
 
 
 GRAPHS: dict[str, Callable[..., Graph]] = {"hand": hand_graph, "random": random_graph}

@@ -57,6 +57,11 @@ VR_GCN = ("reference/test_reference_vr_gcn.py", "methods/test_sampled.py")
 SAINT = ("reference/test_reference_graph_saint.py", "methods/test_sampled.py", "conformance/test_unbiased.py")
 RECURRENT = ("reference/test_reference_recurrent.py", "identities/test_fixed_points.py")
 SAMPLED = ("methods/test_sampled.py", "conformance/test_unbiased.py")
+EDGES = (
+    "graph/test_normalise.py",
+    "identities/test_weights_and_directions.py",
+    "reference/test_reference_lmc4conv.py",
+)
 DRAWS = ("sampling/test_draws.py", "sampling/test_neighbours.py", "conformance/test_unbiased.py")
 ROWS = ("models/test_rows.py", "reference/test_reference_lmc4conv.py")
 BATCH_NORM = ("models/test_batch_norm.py", "reference/test_reference_lmc4conv.py")
@@ -217,6 +222,38 @@ MUTANTS = (
         "[P.num_rows - halo.numel() :]",
         "deg_local does not count the node itself",
         LMC,
+    ),
+    Mutant(
+        "halo-without-the-nodes-that-read-the-core",
+        "engine/problem.py",
+        "torch.cat([halo, self.transposed.halo(core)]).unique() if self.graph.directed",
+        "halo if self.graph.directed",
+        "on a directed graph the halo is the union of in- and out-neighbours",
+        EDGES,
+    ),
+    Mutant(
+        "completeness-of-in-neighbours-alone",
+        "engine/problem.py",
+        "deg_local = deg_local + P.t().degrees()[first:] - 1",
+        "deg_local = 2 * deg_local",
+        "on a directed graph deg_local counts the edges of both directions",
+        EDGES,
+    ),
+    Mutant(
+        "weights-not-normalised",
+        "graph/normalise.py",
+        "else row_sums(looped, weights)",
+        "else looped.degrees().double()",
+        "D sums the edge weights",
+        EDGES,
+    ),
+    Mutant(
+        "lmc4rec-adjoints-along-p",
+        "methods/lmc4rec.py",
+        "P if problem.transposed is problem.blocks else problem.transposed.block(core, ext)",
+        "P",
+        "adjoints are summed with P^T",
+        EDGES,
     ),
     Mutant(
         "lmc-forward-mixed-the-wrong-way-round",
@@ -504,8 +541,8 @@ MUTANTS = (
     Mutant(
         "graphsaint-edges-by-the-product",
         "sampling/importance.py",
-        "inverse[self._row] + inverse[adj.indices]",
-        "inverse[self._row] * inverse[adj.indices]",
+        "into[self._row] + out[adj.indices]",
+        "into[self._row] * out[adj.indices]",
         "an edge is drawn in proportion to 1 / deg(u) + 1 / deg(v)",
         ("sampling/test_draws.py", *SAINT),
     ),

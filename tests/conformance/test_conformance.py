@@ -21,6 +21,7 @@ from helpers import (
     GRAPHS,
     MODELS,
     PARTS,
+    SPECIAL_GRAPHS,
     accepts,
     chance,
     full_gradient,
@@ -121,6 +122,13 @@ def test_declared_fact(name: str, fact: str, model: str, graph: str) -> None:
     if fact not in CHECKS:
         pytest.fail(f"{name} declares {fact!r}, which this suite cannot check")
     CHECKS[fact](name, g, make(model, g))
+
+
+@pytest.mark.parametrize(("graph", "model"), [("weighted", "gcn"), ("directed", "sage"), ("directed-weighted", "gcn")])
+@pytest.mark.parametrize(("name", "fact"), CLAIMS)
+def test_declared_fact_with_edge_weights_and_directions(name: str, fact: str, model: str, graph: str) -> None:
+    g = SPECIAL_GRAPHS[graph]()
+    CHECKS[fact](name, g, make("sign" if name == "sign" else model, g))
 
 
 def rich_model(seed: int = 0, method: str = "") -> Model:

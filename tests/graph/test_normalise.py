@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch_geometric.nn.conv.gcn_conv import gcn_norm as pyg_gcn_norm
 
-from helpers import EDGES, GRAPHS, both_directions
-from lmc.graph import Extractor, gcn_norm, renormalise
+from helpers import EDGES, GRAPHS, SPECIAL_GRAPHS, both_directions
+from lmc.graph import Extractor, gcn_norm, normalise, renormalise
 from lmc.graph.normalise import with_self_loops
 
 
@@ -46,3 +46,29 @@ def test_renormalised_block_is_the_normalisation_of_the_subgraph() -> None:
     D = A.sum(1).rsqrt().diag()
     block = renormalise(Extractor(gcn_norm(g.adj, torch.float64)).induced(nodes))
     torch.testing.assert_close(block.to_dense(), D @ A @ D, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", SPECIAL_GRAPHS)
+def test_weights_and_directions_are_normalised_as_pyg_does(name: str) -> None:
+    g = SPECIAL_GRAPHS[name]()
+    edges = torch.stack([g.adj.indices.long(), g.adj.row_index()])
+    edge_index, weight = pyg_gcn_norm(edges, g.edge_weight, num_nodes=40, dtype=torch.float64)
+    dense = torch.zeros(40, 40, dtype=torch.float64).index_put_((edge_index[1], edge_index[0]), weight)
+    P = normalise(g.adj, "gcn", torch.float64)
+    torch.testing.assert_close(P.to_dense(), dense, rtol=0, atol=1e-15)
+    assert P.symmetric == (not g.directed)
+    A = torch.zeros_like(dense)
+    A[edges[1], edges[0]] = torch.ones(edges.shape[1], dtype=torch.float64) if g.edge_weight is None else g.edge_weight
+    mean = A / A.sum(1, keepdim=True).where(A.sum(1, keepdim=True) > 0, 1)
+    for kind, want in (("mean", mean), ("sum", A + torch.eye(40))):
+        matrix = normalise(g.adj, kind, torch.float64)
+        torch.testing.assert_close(matrix.to_dense(), want, rtol=0, atol=1e-15)
+        torch.testing.assert_close(matrix.t().to_dense(), want.t(), rtol=0, atol=1e-15)
+        assert torch.equal(matrix.indices, P.indices)
+
+
+def test_the_unweighted_undirected_matrix_carries_nothing_more() -> None:
+    adj = GRAPHS["random"]().adj
+    assert all(normalise(adj, kind).edge_data is None for kind in ("gcn", "mean", "sum"))
+    P = normalise(adj, "gcn")
+    assert P.t() is P

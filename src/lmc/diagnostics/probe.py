@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from lmc.engine import Run
-from lmc.graph import CSR, Batch, Graph, live_tensors
+from lmc.graph import CSR, Batch, Graph, live_tensors, with_transpose
 from lmc.graph.csr import row_entries
 from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
@@ -53,7 +53,7 @@ class BatchSize:
 
 def batch_sizes(graph: Graph, clusters: Clusters, sample: int = SAMPLE) -> list[BatchSize]:
     """The sizes of about ``sample`` batches of an epoch, evenly spaced."""
-    adj = graph.adj.to("cpu")
+    adj = with_transpose(graph.adj.to("cpu"))
     drawn = clusters.epoch(0)
     return [_size(adj, clusters.order[clusters.core(parts)]) for parts in drawn[:: max(1, len(drawn) // sample)]]
 

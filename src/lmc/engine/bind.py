@@ -17,6 +17,12 @@ from lmc.models import Model
 from lmc.partition import check_parts
 from lmc.stores import Placement, placement_on
 
+_READERS = {
+    "edge_weight": "a model with a linear aggregation, such as GCN, SAGE or GIN",
+    "edge_attr": "a wrapped network whose forward takes edge_attr (lmc.wrap)",
+}
+"""Models that read what an edge was given with."""
+
 
 def bind(
     method: Method,
@@ -98,6 +104,12 @@ def check_fit(graph: Graph, model: Model) -> None:
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"
         )
+    for name, reads in (("edge_weight", model.reads_edge_weight), ("edge_attr", model.reads_edge_attr)):
+        if getattr(graph, name) is not None and not reads:
+            raise ConfigError(
+                f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
+                f"{_READERS[name]}, or load the graph without {name}"
+            )
     for what, wanted, got, source in (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),
         ("outputs", graph.num_classes, model.out_width, "g.num_classes"),

@@ -15,7 +15,7 @@ from lmc.engine.exact import chunks_of, cut
 from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Batch, Extractor, Graph, offload
+from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
 from lmc.methods.protocol import Cut
 from lmc.models import Model, Operator, Pass
 from lmc.stores import Placement, Rows, Table
@@ -108,7 +108,11 @@ class Problem:
 
     def renormalise(self, block: CSR) -> CSR:
         """P on the subgraph that ``block``, cut out of P, is the pattern of, as if there were nothing else."""
-        return self.model.renormalise(block, self.kinds.index(self.matrices.index(self.blocks)) + 1)
+        l, adj = self.kinds.index(self.matrices.index(self.blocks)) + 1, self.graph.adj
+        if adj.symmetric and block.edge_data is None:
+            return self.model.renormalise(block, l)
+        found, kinds = self.model.matrices(adjacency_of(block, adj), block.dtype)
+        return found[kinds[l - 1]]
 
     @property
     def P(self) -> CSR:
@@ -118,6 +122,11 @@ class Problem:
     def transposed(self) -> Extractor:
         """Cuts blocks out of P^T."""
         return self.blocks if self.P.t() is self.P else Extractor(self.P.t())
+
+    def halo(self, core: Tensor) -> Tensor:
+        """The nodes outside of ``core`` that it reads, or that read it, ascending; undirected, these are the same."""
+        halo = self.blocks.halo(core)
+        return torch.cat([halo, self.transposed.halo(core)]).unique() if self.graph.directed else halo
 
     @property
     def device(self) -> torch.device:
@@ -134,8 +143,15 @@ class Problem:
         return next(self.model.parameters()).dtype
 
     def completeness(self, P: CSR, halo: Tensor) -> Tensor:
-        """x = deg_local / deg_global of the halo, the last rows of the block P; without self-loops, [num_halo, 1]."""
+        """x = deg_local / deg_global of the halo, the last rows of the block P; without self-loops, [num_halo, 1].
+
+        On a directed graph a degree counts the edges of both directions, so that one x serves both passes.
+        """
         deg_local, deg_global = P.degrees()[P.num_rows - halo.numel() :] - 1, self.P.degrees()[halo] - 1
+        if self.graph.directed:
+            first = P.num_rows - halo.numel()
+            deg_local = deg_local + P.t().degrees()[first:] - 1
+            deg_global = deg_global + self.P.t().degrees()[halo] - 1
         return (deg_local.to(self.accumulate_dtype) / deg_global).unsqueeze(1)
 
     def inputs(self, rows: slice | Tensor) -> Tensor | CSR:

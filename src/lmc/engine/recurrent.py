@@ -20,7 +20,7 @@ from lmc.engine.exact import Chunks, MakeTable, chunks_of
 from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem
 from lmc.errors import SolverWarning
-from lmc.graph import CSR, Batch, spmm
+from lmc.graph import CSR, Batch, Extractor, spmm
 from lmc.methods.protocol import Method, ProblemView, Tables, Widths
 from lmc.methods.recurrent import DefaultRules, RecurrentRules, solved_rows
 from lmc.models import Model, Pass, evaluating, recurrent_model
@@ -98,7 +98,7 @@ class RecurrentKind(Layered):
             return model.exact_equilibrium(block.inside, block.inside).states(b, Z.pull(block.rows))
 
         with evaluating(model):
-            _sweep(problem, chunks, Z, solve)
+            _sweep(problem, chunks, Z, solve, problem.blocks)
             yield 1, Z
 
     def adjoints(
@@ -118,7 +118,7 @@ class RecurrentKind(Layered):
             return model.exact_equilibrium(block.inside, block.inside).adjoints(z, G, V.pull(block.rows))
 
         with evaluating(model):
-            _sweep(problem, chunks, V, solve)
+            _sweep(problem, chunks, V, solve, problem.transposed)
             yield 1, V
 
 
@@ -133,7 +133,7 @@ def _updates_histories(run: Run, batch: Batch, q: float | None) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Rows of a chunk, the rows they read beside themselves, and the two parts of P."""
+    """Rows of a chunk, the rows they read beside themselves, and the two parts of P, or of P^T."""
 
     rows: Rows
     halo: Tensor
@@ -141,24 +141,26 @@ class Block:
     outside: CSR
 
 
-def blocks_of(problem: Problem, chunks: Chunks) -> list[Block]:
-    """P cut into chunks of rows; together they have P's non-zeros."""
+def blocks_of(problem: Problem, chunks: Chunks, blocks: Extractor) -> list[Block]:
+    """P, or P^T, cut into chunks of rows; together they have its non-zeros."""
     n = problem.graph.num_nodes
     whole = torch.empty(0, dtype=torch.int64, device=problem.device)
     found = []
     for rows in chunks:
         if rows == slice(0, n):
-            return [Block(rows, whole, problem.P, problem.P)]
+            return [Block(rows, whole, blocks.P, blocks.P)]
         index = torch.arange(*rows.indices(n), device=problem.device) if isinstance(rows, slice) else rows
-        halo = problem.blocks.halo(index)
-        outside = problem.blocks.block(index, halo)
-        found.append(Block(rows, halo, problem.blocks.induced(index), outside))
+        halo = blocks.halo(index)
+        outside = blocks.block(index, halo)
+        found.append(Block(rows, halo, blocks.induced(index), outside))
     return found
 
 
-def _sweep(problem: Problem, chunks: Chunks, table: Table, solve: Callable[[Block], Solution]) -> None:
+def _sweep(
+    problem: Problem, chunks: Chunks, table: Table, solve: Callable[[Block], Solution], matrix: Extractor
+) -> None:
     """Solve every chunk in turn until none changes any more."""
-    blocks = blocks_of(problem, chunks)
+    blocks = blocks_of(problem, chunks, matrix)
     for _ in range(MAX_SWEEPS):
         settled = True
         for block in blocks:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
-from lmc.graph.csr import CSR, from_rows
+from lmc.graph.csr import CSR
 
 SPLITS = ("train", "val", "test")
 TASKS = ("classes", "labels", "regression")
@@ -206,53 +206,3 @@ def check_labelled(y: Tensor, masks: dict[str, Tensor]) -> None:
                 f"expected a {what} for every {split} node (got y[{int(both.nonzero()[0])}] = {value}): "
                 f"leave unknown nodes out of the split"
             )
-
-
-def checked_edges(edge_index: Tensor, n: int, symmetrise: bool) -> CSR:
-    """The symmetric pattern of A from edges [2, E] between ``n`` nodes, repaired with ``symmetrise``."""
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise GraphError(f"expected edge_index of shape [2, E] (got {list(edge_index.shape)})")
-    if edge_index.is_floating_point():
-        raise GraphError(f"expected whole node numbers in edge_index (got {edge_index.dtype})")
-    if edge_index.shape[1] == 0:
-        raise GraphError("expected at least one edge (got none): a graph without edges needs no graph network")
-    outside = (edge_index < 0) | (edge_index >= n)
-    if bool(outside.any()):
-        raise GraphError(f"expected edges between nodes in [0, {n}) (got node {int(edge_index[outside][0])})")
-    src, dst = edge_index.long()
-    key = _repaired(src, dst, n) if symmetrise else _undirected(src, dst, n)
-    if key.numel() >= 2**31:
-        raise GraphError(f"expected fewer than 2^31 directed edges (got {key.numel():,}): int32 indices end there")
-    adj = from_rows(key // n, key % n, None, (n, n))
-    return CSR(adj.indptr, adj.indices, None, n, symmetric=True)
-
-
-def _repaired(src: Tensor, dst: Tensor, n: int) -> Tensor:
-    """Sorted keys src * n + dst of both directions of every edge, once, without self-loops."""
-    loops = src == dst
-    key = torch.cat([src * n + dst, dst * n + src])[~torch.cat([loops, loops])].unique()
-    if key.numel() == 0:
-        raise GraphError("expected at least one edge between two nodes (got self-loops only)")
-    return key
-
-
-def _undirected(src: Tensor, dst: Tensor, n: int) -> Tensor:
-    """Sorted keys src * n + dst of edges that are undirected, without self-loops and duplicates, as they must be."""
-    remedy = "pass symmetrise=True (on the command line: --symmetrise) to repair this"
-    loops = src == dst
-    if bool(loops.any()):
-        node = int(src[loops][0])
-        raise GraphError(f"expected no self-loops (got ({node}, {node})): {remedy}")
-    key = (src * n + dst).sort().values
-    twice = key[1:] == key[:-1]
-    if bool(twice.any()):
-        k = int(key[1:][twice][0])
-        raise GraphError(f"expected no duplicate edges (got ({k // n}, {k % n}) more than once): {remedy}")
-    reverse = (key % n * n + key // n).sort().values
-    if not torch.equal(key, reverse):
-        k = int(key[~torch.isin(key, reverse)][0])
-        raise GraphError(
-            f"expected an undirected graph with both directions listed (got ({k // n}, {k % n}) without "
-            f"({k % n}, {k // n})): {remedy}"
-        )
-    return key

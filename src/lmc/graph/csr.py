@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -48,6 +48,8 @@ class CSR:
             guarantees it; it is not checked.
         on_host: whether the entries stay in host memory while the row pointers are on a device. Blocks can be cut out
             of such a matrix on that device, and nothing else can be done with it (:func:`offload`).
+        edge_data: constants of every stored entry, [nnz] or [nnz, k], that are cut out along with it: the weights and
+            features that the graph's edges were given with. Products do not read them, and a transpose has none.
     """
 
     indptr: Tensor
@@ -56,6 +58,7 @@ class CSR:
     num_cols: int
     symmetric: bool = False
     on_host: bool = False
+    edge_data: Tensor | None = None
     _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -97,10 +100,10 @@ class CSR:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
         """This matrix on ``device``, with values of ``dtype``; the same object where nothing changes."""
         values = None if self.values is None else self.values.to(device=device, dtype=dtype)
-        indices = self.indices.to(device)
-        if indices is self.indices and values is self.values:
+        indices, data = self.indices.to(device), None if self.edge_data is None else self.edge_data.to(device)
+        if indices is self.indices and values is self.values and data is self.edge_data:
             return self
-        return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric)
+        return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, edge_data=data)
 
     @_cached
     def as_torch(self, dtype: torch.dtype | None = None) -> Tensor:
@@ -139,8 +142,8 @@ class CSR:
 
     def _at(self, entries: Tensor | slice, indptr: Tensor) -> CSR:
         """The matrix of these stored entries, with these row pointers."""
-        values = None if self.values is None else self.values[entries]
-        return CSR(indptr, self.indices[entries], values, self.num_cols)
+        values, data = (None if a is None else a[entries] for a in (self.values, self.edge_data))
+        return CSR(indptr, self.indices[entries], values, self.num_cols, edge_data=data)
 
     def select_rows(self, rows: Tensor | slice, total: int | None = None) -> CSR:
         """Rows ``rows`` with every column; ``total`` is the number of their entries, where it is known."""
@@ -193,11 +196,13 @@ def offload(matrix: CSR, device: torch.device) -> CSR:
 
 
 def _offload(matrix: CSR, device: torch.device) -> CSR:
-    indices, values = matrix.indices, matrix.data
+    arrays = [matrix.indices, matrix.data] + ([] if matrix.edge_data is None else [matrix.edge_data])
     if device.type == "cuda":
-        indices, values = (allocate_pages(a.shape, a.dtype).copy_(a) for a in (indices, values))
-    moved = CSR(matrix.indptr.to(device), indices, values, matrix.num_cols, matrix.symmetric, on_host=True)
-    for array in (indices, values):
+        arrays = [allocate_pages(a.shape, a.dtype).copy_(a) for a in arrays]
+    indices, values, *rest = arrays
+    starts, data = matrix.indptr.to(device), rest[0] if rest else None
+    moved = CSR(starts, indices, values, matrix.num_cols, matrix.symmetric, on_host=True, edge_data=data)
+    for array in arrays:
         pin(array, device, moved)
     return moved
 
@@ -215,6 +220,16 @@ def from_rows(rows: Tensor, cols: Tensor, values: Tensor | None, shape: tuple[in
     each = torch.arange(shape[0] + 1, dtype=rows.dtype, device=rows.device)
     indptr = torch.searchsorted(rows.contiguous(), each, out_int32=True)
     return CSR(indptr, cols.to(torch.int32), values, shape[1])
+
+
+def with_transpose(adj: CSR) -> CSR:
+    """The pattern of A and A^T together: who is a neighbour of whom, in either direction."""
+    if adj.symmetric:
+        return adj
+    row, col, n = adj.row_index(), adj.indices.long(), adj.num_rows
+    key = torch.cat([row * n + col, col * n + row]).unique()
+    both = from_rows(key // n, key % n, None, adj.shape)
+    return CSR(both.indptr, both.indices, None, n, symmetric=True)
 
 
 def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
@@ -244,7 +259,7 @@ def row_chunks(P: CSR, limit: int) -> list[tuple[slice, slice]]:
 
 
 class Extractor:
-    """Cuts blocks out of one symmetric matrix.
+    """Cuts blocks out of one matrix.
 
     It stores one int32 per node, the node's row in the current block, so that the cost of a block depends on the
     entries it reads and not on the size of the graph.
@@ -255,7 +270,7 @@ class Extractor:
         self._row = torch.full((P.num_rows,), -1, dtype=torch.int32, device=P.device)
 
     def halo(self, core: Tensor) -> Tensor:
-        """N(V_B) \\ V_B: the neighbours of ``core`` that are not in it, ascending."""
+        """N(V_B) \\ V_B: the nodes that ``core`` reads and that are not in it, ascending."""
         entries, _ = row_entries(self.P, core)
         mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
         mark[take(self.P.indices, entries)] = True
@@ -268,7 +283,8 @@ class Extractor:
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
         local = self._row[take(self.P.indices, entries)]
         self._row[cols] = -1
-        block = CSR(indptr, local, take(self.P.data, entries), cols.numel())
+        data = None if self.P.edge_data is None else take(self.P.edge_data, entries)
+        block = CSR(indptr, local, take(self.P.data, entries), cols.numel(), edge_data=data)
         inside = local >= 0
         at = inside.nonzero().squeeze(1)  # the host waits for the GPU here, and only here
         return block if at.numel() == local.numel() else block.filtered(inside, at)
@@ -276,4 +292,4 @@ class Extractor:
     def induced(self, nodes: Tensor) -> CSR:
         """P[nodes, nodes], symmetric as P is."""
         block = self.block(nodes, nodes)
-        return CSR(block.indptr, block.indices, block.values, block.num_cols, symmetric=self.P.symmetric)
+        return replace(block, symmetric=self.P.symmetric, _cache={})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from lmc.errors import GraphError
 from lmc.graph import checks
 from lmc.graph.checks import SPLITS
 from lmc.graph.csr import CSR
+from lmc.graph.edges import checked_edges
 
 Array = Tensor | np.ndarray
 Nodes = Tensor | np.ndarray | Sequence[int]
@@ -24,10 +25,12 @@ Nodes = Tensor | np.ndarray | Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An undirected graph with features, targets and splits; several graphs are one disjoint union.
+    """A graph with features, targets and splits; several graphs are one disjoint union.
 
     Args:
-        adj: the pattern of A, int32 CSR, symmetric, without self-loops and duplicates.
+        adj: A as int32 CSR, without self-loops and duplicates: row i holds the edges that end in node i. Its values are
+            the edge weights and its ``edge_data`` the edge features, None where there are none. It is ``symmetric``
+            unless the graph is directed.
         x: features, dense float [n, d] or sparse :class:`CSR` with values.
         y: int64 classes [n] (-1 where unknown), labels float [n, C], or the targets of a regression, float [n] or
             [n, k]; both are NaN where unknown.
@@ -61,8 +64,23 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """Undirected edges."""
-        return self.adj.nnz // 2
+        """Edges; both directions of an undirected edge are one."""
+        return self.adj.nnz if self.directed else self.adj.nnz // 2
+
+    @property
+    def directed(self) -> bool:
+        """Whether an edge is a message from its source to its target alone."""
+        return not self.adj.symmetric
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Edge weights [E], in the order of ``adj``."""
+        return self.adj.values
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Edge features [E, k], in the order of ``adj``."""
+        return self.adj.edge_data
 
     @property
     def num_features(self) -> int:
@@ -98,7 +116,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the structure: two graphs with the same edges share their partitions."""
+        """A hash of the structure: two graphs with the same edges share their partitions, whatever their weights."""
         digest = hashlib.sha256()
         for part in (self.adj.indptr, self.adj.indices):
             digest.update(part.cpu().numpy().tobytes())
@@ -106,12 +124,13 @@ class Graph:
 
     @cached_property
     def checksum(self) -> str:
-        """A hash of structure, features, targets and splits."""
-        digest = hashlib.sha256(self.fingerprint.encode())
+        """A hash of structure, edge weights and features, features, targets and splits."""
+        digest = hashlib.sha256(self.fingerprint.encode() + (b"directed" if self.directed else b""))
         features = (self.x.indptr, self.x.indices, self.x.data) if isinstance(self.x, CSR) else (self.x,)
         if self.task == "regression":  # the others show in y
             digest.update(self.task.encode())
-        for part in (*features, *(getattr(self, field) for field in self._per_node)):
+        edges = [part for part in (self.edge_weight, self.edge_attr) if part is not None]
+        for part in (*features, *(getattr(self, field) for field in self._per_node), *edges):
             digest.update(part.cpu().contiguous().view(-1).numpy().view(np.uint8))  # no copy: x may be large
         return digest.hexdigest()[:16]
 
@@ -130,7 +149,8 @@ class Graph:
         position = torch.empty_like(order)
         position[order] = torch.arange(order.numel(), device=order.device)
         rows = self.adj.select_rows(order)
-        adj = CSR(rows.indptr, position[rows.indices].to(torch.int32), None, rows.num_cols, symmetric=True)
+        columns = position[rows.indices].to(torch.int32)
+        adj = replace(rows, indices=columns, symmetric=self.adj.symmetric, _cache={})
         features: Tensor | CSR | None = x
         if features is None:
             at = order.to(self.x.device)
@@ -139,12 +159,13 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
+        edges = ("directed " if self.directed else "") + ("edges" if self.edge_weight is None else "weighted edges")
         sizes = "/".join(str(int(getattr(self, k).sum())) for k in SPLITS)
         kinds = {"classes": "classes", "labels": "labels", "regression": "regression targets"}
         weighted = "" if self.weight is None else ", weighted"
         targets = f"{self.num_classes} {kinds[self.task]}, splits {sizes}{weighted}"
         return (
-            f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, "
+            f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} {edges}, "
             f"{self.num_features} {kind} features, {targets if self.num_classes else 'no targets'})"
         )
 
@@ -152,27 +173,38 @@ class Graph:
     def from_edges(
         cls, edge_index: Array, x: Array | CSR, y: Array | None = None, *, train: Nodes | None = None,
         val: Nodes | None = None, test: Nodes | None = None, num_classes: int | None = None, name: str = "graph",
-        symmetrise: bool = False, task: str | None = None, weight: Array | None = None,
+        symmetrise: bool = False, directed: bool = False, edge_weight: Array | None = None,
+        edge_attr: Array | None = None, task: str | None = None, weight: Array | None = None,
     ) -> Graph:  # fmt: skip
         """Check the arrays and build the graph.
 
         Arrays are not copied where that can be avoided, so writing into ``x`` or ``y`` afterwards changes the graph.
 
         Args:
-            edge_index: [2, E], both directions of every edge listed once, no self-loops.
+            edge_index: [2, E] as [source, target], no self-loops, no duplicates; both directions of every edge, unless
+                the graph is ``directed``.
             x: features [n, d], dense or :class:`CSR`.
             y: classes [n], -1 for unknown; a 0/1 matrix [n, C] of labels, or regression targets [n] or [n, k], NaN for
                 unknown. None: no target is known; such a graph has no splits, and serves :func:`lmc.predict`.
             train, val, test: boolean masks [n] or arrays of node numbers; ``val`` and ``test`` may be None.
             num_classes: by default one more than the largest class, or the columns of ``y``.
-            symmetrise: add missing directions, merge duplicates and drop self-loops instead of refusing such edges.
+            symmetrise: add missing directions, merge duplicates and drop self-loops instead of refusing such edges. A
+                pair that is listed several times, in either direction, gets the mean of its weights and features.
+            directed: messages go from the source of an edge to its target alone.
+            edge_weight: [E], the same in both directions of an undirected edge. Aggregation matrices are normalised
+                with it as PyG's ``gcn_norm`` does; self-loops that a model adds have the weight 1.
+            edge_attr: [E, k], features of the edges, for wrapped networks whose ``forward`` takes ``edge_attr``.
             task: "classes", "labels" (several per node) or "regression". None: refused where ``y`` is ambiguous, such
                 as whole numbers as floats or one-hot rows.
             weight: factors on the losses of nodes [n], at least 0. The loss is the weighted mean over training nodes.
         """
         splits = dict(zip(SPLITS, (train, val, test), strict=True))
+        edges = partial(
+            checked_edges, torch.as_tensor(edge_index), symmetrise=symmetrise, directed=directed,
+            edge_weight=edge_weight, edge_attr=edge_attr,
+        )  # fmt: skip
         if y is None:
-            return cls._without_targets(edge_index, x, splits, num_classes, name, symmetrise)
+            return cls._without_targets(edges, x, splits, num_classes, name)
         y = torch.as_tensor(y)
         n = y.shape[0] if y.dim() else 0
         features = checks.checked_features(x, n)
@@ -180,14 +212,14 @@ class Graph:
         masks: dict[str, Any] = {k: checks.checked_mask(k, v, n) for k, v in splits.items()}
         checks.check_disjoint(masks)
         checks.check_labelled(targets, masks)
-        adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
+        adj = edges(n)
         factors = None if weight is None else checks.checked_weight(torch.as_tensor(weight), masks["train"])
         return cls(adj, features, targets, **masks, num_classes=num_classes, name=name, task=task, weight=factors)
 
     @classmethod
     def _without_targets(
-        cls, edge_index: Array, x: Array | CSR, splits: Mapping[str, Nodes | None], num_classes: int | None, name: str,
-        symmetrise: bool,
+        cls, edges: Callable[[int], CSR], x: Array | CSR, splits: Mapping[str, Nodes | None], num_classes: int | None,
+        name: str,
     ) -> Graph:  # fmt: skip
         """A graph whose targets are all unknown."""
         given = [split for split, nodes in splits.items() if nodes is not None]
@@ -196,7 +228,7 @@ class Graph:
         x = x if isinstance(x, CSR) else torch.as_tensor(x)
         n = x.shape[0] if len(x.shape) else 0
         features = checks.checked_features(x, n)
-        adj = checks.checked_edges(torch.as_tensor(edge_index), n, symmetrise)
+        adj = edges(n)
         unknown = torch.full((n,), -1, device=adj.device)
         masks: dict[str, Any] = dict.fromkeys(SPLITS, unknown >= 0)
         return cls(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name)

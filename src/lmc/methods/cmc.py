@@ -273,7 +273,7 @@ class CMC(HistoryMethod):
     )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        halo = problem.blocks.halo(core)
+        halo = problem.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)
         part = (1 - problem.completeness(P, halo)).square()

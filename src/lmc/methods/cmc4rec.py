@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.graph import Aggregation, spmm
+from lmc.graph import CSR, Aggregation, spmm
 from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
 from lmc.methods.recurrent import (
     LocalSolution,
@@ -52,7 +52,7 @@ class CMC4Rec(HistoryMethod, RecurrentRules):
         check_q(self.q)
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        halo = problem.blocks.halo(core)
+        halo = problem.halo(core)
         P = problem.blocks.induced(torch.cat([core, halo]))
         return Layout(halo, (Aggregation.exact(P),))
 
@@ -71,14 +71,14 @@ class CMC4Rec(HistoryMethod, RecurrentRules):
     def _outside(self, step: Step, name: str) -> Tensor:
         """What comes from outside of ext: all that is stored, less what ext itself contributed."""
         ext = step.batch.ext
-        within = spmm(operator_of(step.batch).forward, _message(name, step.tables[name][1].pull(ext)))
+        within = spmm(_matrix(step, name), _message(name, step.tables[name][1].pull(ext)))
         return step.tables[SUMS_OF[name]][1].pull(ext) - within
 
     def remember(self, step: Step, found: LocalSolution) -> None:
         """The core's rows, and what they change in the sums of ext: M = P relu(Z) and U = P^T V stay true."""
         batch, c = step.batch, step.batch.num_core
-        P_core, _ = operator_of(batch).forward.columns(c)
         for name, fresh in (("H", found.z), ("V", found.v)):
+            P_core, _ = _matrix(step, name).columns(c)
             table, sums = step.tables[name][1], step.tables[SUMS_OF[name]][1]
             change = _message(name, fresh[:c]) - _message(name, table.pull(batch.rows))
             sums.push(batch.ext, sums.pull(batch.ext) + spmm(P_core, change))
@@ -87,7 +87,13 @@ class CMC4Rec(HistoryMethod, RecurrentRules):
     def fill(self, exact: ExactPasses) -> None:
         super().fill(exact)
         for name, sums in SUMS_OF.items():
-            exact.fill_sums(1, exact.tables[name][1], exact.tables[sums][1], relu=name == "H")
+            exact.fill_sums(1, exact.tables[name][1], exact.tables[sums][1], transposed=name == "V", relu=name == "H")
+
+
+def _matrix(step: Step, name: str) -> CSR:
+    """P for states, P^T for adjoints; both on ext."""
+    P = operator_of(step.batch)
+    return P.forward if name == "H" else P.backward
 
 
 def _message(name: str, rows: Tensor) -> Tensor:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.methods.layer_wise import LayerWise, LayerWiseTraits
-from lmc.methods.protocol import BatchSource, Traits
+from lmc.methods.protocol import BatchSource, ProblemView, Traits
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,14 @@ class LADIES(LayerWise):
     traits: ClassVar[Traits] = LayerWiseTraits(
         "ladies", "LADIES", outside="from one importance sample of the layer's neighbours per layer",
     )  # fmt: skip
+
+    def prepare(self, problem: ProblemView, seed: int) -> Any:
+        if self.normalise and problem.graph.edge_weight is not None and bool((problem.P.data < 0).any()):
+            raise ConfigError(
+                "expected edge weights of at least 0 for LADIES (got negative ones): a row is scaled to its sum; use "
+                "normalise=False"
+            )
+        return super().prepare(problem, seed)
 
     def probabilities(self, source: BatchSource, entries: Tensor) -> Tensor:
         q: Tensor = source.prepared.of(entries)

@@ -90,7 +90,7 @@ class LMC4Conv(HistoryMethod):
         return Setup(precompute=self.first_layer == "complete", cut=self.cut)
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        halo = problem.blocks.halo(core)
+        halo = problem.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)  # rows of the core are complete, (12); rows of the halo are not, (14)
         beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))  # beta_i of (13) and (16), appendix

@@ -63,9 +63,11 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
         return weight_drift.new_ages(problem) if self.undo_drift else {}
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        halo = problem.blocks.halo(core)
-        P = problem.blocks.block(core, torch.cat([core, halo]))
-        return Layout(halo, (Aggregation(forward=P, backward=P),))  # P[core, ext] is P^T[core, ext]
+        halo = problem.halo(core)
+        ext = torch.cat([core, halo])
+        P = problem.blocks.block(core, ext)
+        P_t = P if problem.transposed is problem.blocks else problem.transposed.block(core, ext)
+        return Layout(halo, (Aggregation(forward=P, backward=P_t),))
 
     def outer_messages(self, step: Step) -> OuterMessages:
         batch = step.batch

@@ -152,6 +152,10 @@ class ProblemView(Protocol):
     def transposed(self) -> Extractor:
         """Cuts blocks out of P^T."""
 
+    def halo(self, core: Tensor) -> Tensor:
+        """The nodes outside of ``core`` that it reads, or that read it; ``blocks.halo(core)`` are those it reads. On an
+        undirected graph these are the same."""
+
     @property
     def P(self) -> CSR: ...
 

@@ -57,7 +57,7 @@ class SSE(HistoryMethod, RecurrentRules):
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         P = problem.blocks.block(core, torch.cat([core, halo]))
-        return Layout(halo, (Aggregation(forward=P, backward=problem.blocks.induced(core)),))
+        return Layout(halo, (Aggregation(forward=P, backward=problem.blocks.induced(core).t()),))
 
     def solve(self, step: Step) -> LocalSolution:
         problem, batch, model = step.problem, step.batch, recurrent_model(step.problem.model)

@@ -123,6 +123,14 @@ class Model(nn.Module, ABC):
         return all(self.layer(l).affine or self.layer(l).completes_halo for l in range(1, self.num_layers + 1))
 
     @property
+    def reads_edge_weight(self) -> bool:
+        """Whether edge weights change the result, as they do where P is what messages are summed with."""
+        return self.linear
+
+    reads_edge_attr: bool = False
+    """Whether edge features change the result."""
+
+    @property
     def message_widths(self) -> dict[int, int]:
         """The width of the rows that each layer aggregates, for aggregations that are neither constant nor of X."""
         widths = {l + 1: width for l, width in enumerate(self.widths[:-1], start=1)}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError, typed
-from lmc.graph import Graph
+from lmc.graph import Graph, with_transpose
 from lmc.partition.partitioners import metis_parts, propagated_parts, random_parts
 from lmc.results import replacing, user_cache
 
@@ -133,7 +133,11 @@ def quality(graph: Graph, parts: Tensor) -> Quality:
     row, col = graph.adj.row_index(), graph.adj.indices
     crossing = parts[row] != parts[col]
     edge_cut = float(crossing.sum()) / max(graph.adj.nnz, 1)
-    # a node is once in the halo of every other part in which it has a neighbour
+    if graph.directed:
+        adj = with_transpose(graph.adj)
+        row, col = adj.row_index(), adj.indices
+        crossing = parts[row] != parts[col]
+    # a node is once in the halo of every other part in which it has a neighbour, in either direction
     pairs = (parts[row[crossing]] * n + col[crossing]).unique()
     halo = torch.bincount(pairs // n, minlength=b)
     balance, halo_ratio = float(size.max()) * b / n, float((halo / size).mean())

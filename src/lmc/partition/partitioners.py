@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import Graph
+from lmc.graph import Graph, with_transpose
 
 GROW_ROUNDS = 8
 REFINE_ROUNDS = 12
@@ -31,7 +31,7 @@ def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
         raise ConfigError(
             "expected pymetis for method='metis' (got none): pip install pymetis, or use method='label-propagation'"
         ) from error
-    adj = graph.adj.to("cpu")
+    adj = with_transpose(graph.adj.to("cpu"))
     # METIS passes the seed to srand, for which 0 and 1 are the same
     options = pymetis.Options(seed=(seed + 1) % 2**31)
     starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
@@ -71,7 +71,7 @@ def propagated_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     """Parts at most about 1.2 times the mean size; the same seed gives the same parts."""
     n = graph.num_nodes
     rng = np.random.default_rng(seed)
-    pattern = graph.adj.to("cpu")
+    pattern = with_transpose(graph.adj.to("cpu"))
     ones = np.ones(pattern.nnz, dtype=np.float32)
     adj = sp.csr_array((ones, pattern.indices.numpy(), pattern.indptr.numpy()), shape=pattern.shape)
     clusters = np.arange(n)

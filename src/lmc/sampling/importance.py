@@ -6,6 +6,7 @@ All of them draw on the device from the CSR.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -69,12 +70,20 @@ class Nodes:
 
 
 class Edges:
-    """``size`` edges (u, v) in proportion to 1 / deg(u) + 1 / deg(v); their ends are the nodes."""
+    """``size`` edges (u, v) in proportion to |w_uv| (1 / deg(u) + 1 / deg(v)); their ends are the nodes.
+
+    deg(u) sums the weights of the edges that leave u, and deg(v) those of the edges that reach v.
+    """
 
     def __init__(self, adj: CSR, size: int) -> None:
         self._adj, self._row, self._size = adj, adj.row_index(), size
-        inverse = adj.degrees().double().reciprocal()
-        self._total = (inverse[self._row] + inverse[adj.indices]).cumsum(0)
+        n, weight = adj.num_rows, torch.ones_like(adj.indices) if adj.values is None else adj.values.abs()
+        weight = weight.double()
+        sums = weight.new_zeros(2, n)
+        sums[0].index_add_(0, self._row, weight)
+        sums[1].index_add_(0, adj.indices, weight)
+        into, out = sums.reciprocal().where(sums > 0, 0)
+        self._total = (weight * (into[self._row] + out[adj.indices])).cumsum(0)
 
     def __call__(self, generator: torch.Generator) -> Tensor:
         drawn = draw_from(self._total, self._size, generator)
@@ -82,7 +91,11 @@ class Edges:
 
 
 class Walks:
-    """``size`` random walks of ``length`` steps from uniform roots; a walk stays at a node without neighbours."""
+    """``size`` random walks of ``length`` steps from uniform roots; a walk stays at a node without neighbours.
+
+    A step goes to a node that sends a message here, all with the same probability, whatever the weights: the counts of
+    what walks meet correct for it.
+    """
 
     def __init__(self, adj: CSR, size: int, length: int) -> None:
         self._adj, self._degrees, self._size, self._length = adj, adj.degrees().long(), size, length
@@ -108,10 +121,14 @@ def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
 
 
 class Thinner:
-    """Removes undirected edges of one pattern, each with the same probability; both directions are removed together."""
+    """Removes edges of one graph, each with the same probability; both directions of an undirected edge are removed
+    together."""
 
     def __init__(self, adj: CSR) -> None:
         self.adj = adj
+        if not adj.symmetric:
+            self._up = self._down = torch.arange(adj.nnz, device=adj.device)
+            return
         n, row, col = adj.num_rows, adj.row_index(), adj.indices.long()
         up, down = (row < col).nonzero().squeeze(1), (row > col).nonzero().squeeze(1)
         # the entries _up[k] and _down[k] are the two directions of edge k
@@ -119,10 +136,10 @@ class Thinner:
         self._down = down[(col[down] * n + row[down]).argsort()]
 
     def __call__(self, p: float, generator: torch.Generator) -> CSR:
-        """The pattern without a share ``p`` of its edges."""
+        """The graph without a share ``p`` of its edges."""
         device = self.adj.device
         kept = torch.rand(self._up.numel(), device=device, generator=generator) >= p
         keep = torch.zeros(self.adj.nnz, dtype=torch.bool, device=device)
         keep[self._up], keep[self._down] = kept, kept
         thin = self.adj.filtered(keep)
-        return CSR(thin.indptr, thin.indices, None, thin.num_cols, symmetric=True)
+        return replace(thin, symmetric=self.adj.symmetric, _cache={})

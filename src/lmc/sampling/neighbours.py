@@ -174,4 +174,5 @@ def _induced(P: CSR, pairs: Tensor, position: Tensor, n: int) -> CSR:
     at = inside.nonzero().squeeze(1)
     indptr = pointers(inside)[indptr]
     columns = rank[found[at]].to(torch.int32)
-    return CSR(indptr, columns, P.data[entries[at]], pairs.numel(), symmetric=P.symmetric)
+    data = None if P.edge_data is None else P.edge_data[entries[at]]
+    return CSR(indptr, columns, P.data[entries[at]], pairs.numel(), symmetric=P.symmetric, edge_data=data)
