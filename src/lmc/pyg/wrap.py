@@ -27,7 +27,7 @@ def wrap(network: nn.Module, in_width: int | None = None) -> Model:
     The network is not copied: training the model trains the network. Its ``forward`` is called with
     ``(x, edge_index)``, or with a PyG ``Data`` if it takes one argument. Between its convolutions it has to work row by
     row. Norms over all nodes, pooling and convolutions that choose their own edges are refused with a reason, after an
-    inspection of the network on a graph of twelve nodes.
+    inspection of the network on small graphs.
 
     Args:
         network: a model of ``torch_geometric.nn.models``, or any module built from PyG's convolutions.
