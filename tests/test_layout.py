@@ -14,11 +14,11 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "lmc"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# errors <- {grammar kernels} <- results <- graph <- {data partition stores solvers} <- {sampling models} <- methods
-#   <- engine <- {train diagnostics} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
+# errors <- {files grammar kernels} <- results <- graph <- {data partition stores solvers} <- {sampling models}
+#   <- methods <- engine <- {train diagnostics} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
 LEFT_TO_RIGHT = [
     {"errors", "heap"},
-    {"grammar", "kernels"},
+    {"files", "grammar", "kernels"},
     {"results"},
     {"graph"},
     {"data", "partition", "stores", "solvers"},

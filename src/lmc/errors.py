@@ -39,7 +39,14 @@ class CheckpointError(LmcError, RuntimeError):
 
 
 class Interrupted(LmcError, KeyboardInterrupt):
-    """Training was stopped by Ctrl-C after a finished step; the message says what was saved."""
+    """Training was stopped after a finished step by Ctrl-C or a signal; the message says what was saved."""
+
+    signal: int = 2
+    """The number of the signal; that of Ctrl-C is 2."""
+
+
+class RunWarning(UserWarning):
+    """A run continues in a way that its user may not expect, such as from an older checkpoint."""
 
 
 class DivergenceError(LmcError, ArithmeticError):

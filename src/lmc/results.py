@@ -1,17 +1,18 @@
-"""Records of training runs, as values and as JSON lines, and files that are written atomically."""
+"""Records of training runs, as values and as JSON lines."""
 
 from __future__ import annotations
 
 import json
-import os
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lmc.errors import CheckpointError, typed
+from lmc.files import RESTORE, parse_json, read_json, replace
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -96,22 +97,53 @@ def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
 
 def write_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
     """Replace the file by these records, atomically."""
-    replace(path, _as_lines(records).encode())
+    replace(path, _as_lines(records))
 
 
 def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
-    """Append records to the file, in one write."""
-    with path.open("a", encoding="utf-8") as file:
+    """Append records to the file, in one write; a last line that a crash cut off is removed before."""
+    with path.open("ab+") as file:
+        file.seek(max(0, file.tell() - 1))
+        if file.read() not in (b"", b"\n"):
+            file.seek(0)
+            *whole, last = file.read().split(b"\n")
+            if _parses(last):
+                file.write(b"\n")
+            else:
+                file.truncate(sum(len(line) + 1 for line in whole))
         file.write(_as_lines(records))
 
 
-def _as_lines(records: Iterable[DataclassInstance]) -> str:
-    return "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in records)
+def _as_lines(records: Iterable[DataclassInstance]) -> bytes:
+    return "".join(json.dumps(_finite(asdict(record)), allow_nan=False) + "\n" for record in records).encode()
+
+
+def _finite(value: Any) -> Any:
+    """The value with None in place of numbers that JSON does not have; they are read as NaN."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _parses(line: bytes) -> bool:
+    try:
+        return isinstance(parse_json(line), dict)
+    except ValueError:
+        return False
 
 
 def read_lines(path: Path) -> list[EpochRecord]:
-    """The epochs in a file."""
-    return read_records(path, EpochRecord)
+    """The epochs in a file; they must be those from 1 on, in order."""
+    records = read_records(path, EpochRecord)
+    for number, record in enumerate(records, start=1):
+        if record.epoch != number or not math.isfinite(record.loss):
+            raise CheckpointError(
+                f"expected epoch {number} and its loss in line {number} of {path} (got epoch {record.epoch}, loss "
+                f"{record.loss}): {RESTORE}"
+            )
+    return records
 
 
 def read_errors(path: Path) -> list[ErrorRecord]:
@@ -119,20 +151,49 @@ def read_errors(path: Path) -> list[ErrorRecord]:
     return list({record.epoch: record for record in read_records(path, ErrorRecord)}.values())
 
 
-def read_records(path: Path, kind: Callable[..., R]) -> list[R]:
+def read_records(path: Path, kind: type[R]) -> list[R]:
     """The records in a file, without a last line that was written incompletely."""
-    records = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    for number, line in enumerate(lines, start=1):
+    try:
+        *whole, last = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"expected a file of records (got {path}: {error.strerror}): {RESTORE}") from error
+    hints, records = typing.get_type_hints(kind), []
+    for number, line in enumerate([*whole, last] if _parses(last) else whole, start=1):
         try:
-            records.append(kind(**json.loads(line)))
+            fields = parse_json(line)
+            if not isinstance(fields, dict):
+                raise TypeError("no object")
+            checked = {k: _checked(v, hints[k], k) if k in hints else v for k, v in fields.items()}
+            records.append(kind(**checked))
         except (ValueError, TypeError) as error:
-            if number == len(lines) and not line.endswith("\n"):
-                break
             raise CheckpointError(
-                f"expected one JSON record per line in {path} (got line {number}: {error})"
+                f"expected one JSON record per line in {path} (got line {number}: {error}): {RESTORE}"
             ) from error
     return records
+
+
+def _checked(value: Any, hint: Any, name: str) -> Any:
+    """The value of a field, as its annotation says; a missing number is NaN."""
+    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if value is None and types.NoneType in inner:
+        return None
+    if origin in (types.UnionType, typing.Union):  # a type, or None
+        return _checked(value, inner[0], name)
+    if origin is float:
+        if value is None:
+            return math.nan
+        if isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value):
+            return value
+    elif origin in (int, str, bool):
+        if type(value) is origin:
+            return value
+    elif isinstance(value, dict) and issubclass(origin, Mapping):
+        return {k: _checked(v, inner[1], f"{name}[{k!r}]") for k, v in value.items()}
+    elif isinstance(value, list) and origin in (list, tuple, Sequence):
+        return [_checked(v, inner[0], f"{name}[{k}]") for k, v in enumerate(value)]
+    raise TypeError(f"{type(value).__name__} {value!r:.40} as {name}")
 
 
 @typed
@@ -142,30 +203,4 @@ def read_run(run_dir: str | Path) -> RunRecord:
     config = run_dir / "config.json"
     if not config.exists():
         raise CheckpointError(f"expected a run folder with a config.json (got {run_dir}): name one that lmc wrote")
-    return RunRecord(json.loads(config.read_text()), tuple(read_lines(run_dir / "epochs.jsonl")), str(run_dir))
-
-
-def user_cache() -> Path:
-    """The user's folder for what can be made again: $XDG_CACHE_HOME (or ~/.cache) /lmc."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lmc"
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces ``path`` when the block ends: readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path``, atomically."""
-    with replacing(path) as file:
-        file.write(content)
+    return RunRecord(read_json(config), tuple(read_lines(run_dir / "epochs.jsonl")), str(run_dir))

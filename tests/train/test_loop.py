@@ -54,9 +54,9 @@ def test_an_epoch_that_is_stopped_and_continued_is_the_same() -> None:
     assert all(torch.equal(a, b) for a, b in zip(parameters(run), parameters(other), strict=True))
 
 
-@pytest.mark.parametrize(("seconds", "epochs"), [(0.0, [0, 1, 2, 3]), (1e9, [0, 3])])
+@pytest.mark.parametrize(("every", "epochs"), [("1epochs", [0, 1, 2, 3]), ("1000h", [0, 3])])
 def test_checkpoints_are_written_at_the_start_at_the_end_and_when_the_last_one_is_old(
-    seconds: float, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: str, epochs: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, save = [], checkpoint.save
 
@@ -65,7 +65,7 @@ def test_checkpoints_are_written_at_the_start_at_the_end_and_when_the_last_one_i
         save(folder, run, optimizer, position)
 
     monkeypatch.setattr(checkpoint, "save", record)
-    assert len(list(train(bound(), Settings(epochs=3, checkpoint_seconds=seconds), tmp_path))) == 3
+    assert len(list(train(bound(), Settings(epochs=3, checkpoint_every=every), tmp_path))) == 3
     assert saved == epochs
 
 

@@ -45,7 +45,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_stopped(method: Method, tmp_path
         model = RecGCN(6, 8, 4, input_dropout=0.2, seed=1)
         record = lmc.fit(
             g, model, method, epochs=6, device="cpu", run_dir=tmp_path / folder, resume=resume, callbacks=[listen],
-            checkpoint_seconds=0,
+            checkpoint_every="1epochs",
         )  # fmt: skip
         return model, record
 

@@ -34,7 +34,7 @@ def model_of(graph: lmc.Graph, seed: int = 0) -> lmc.models.Model:
 def fit(graph: lmc.Graph, run_dir: Path | None = None, **options: Any) -> tuple[Parameters, lmc.RunRecord]:
     """The parameters in hand after training, and the record."""
     model = model_of(graph, seed=9 if options.get("resume") else 0)
-    given = {"epochs": 6, "lr": 0.05, "device": "cpu", "run_dir": run_dir, "checkpoint_seconds": 0.0} | options
+    given = {"epochs": 6, "lr": 0.05, "device": "cpu", "run_dir": run_dir, "checkpoint_every": "1epochs"} | options
     record = lmc.fit(graph, model, GAS(STEPS, 1), **given)
     return {name: value.clone() for name, value in model.state_dict().items()}, record
 
@@ -216,7 +216,7 @@ def test_an_error_in_a_callback_leaves_a_checkpoint(hook: str, graph: lmc.Graph,
 
     setattr(Fail, hook, Fail.count)
     with pytest.raises(RuntimeError, match="mine"):
-        fit(graph, tmp_path / "r", callbacks=[Fail()], checkpoint_seconds=1e9)
+        fit(graph, tmp_path / "r", callbacks=[Fail()], checkpoint_every="1000h")
     steps = []
     resumed, record = fit(graph, tmp_path / "r", resume=True, callbacks=[counting(steps)])
     assert len(steps) == 6 * STEPS - (2 * STEPS if hook == "on_epoch" else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Annotated
 
 import typer
@@ -35,6 +36,7 @@ def prepare_process() -> None:
     """Settings of the process; they have to be made before torch is imported."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     keep_memory()
 
 

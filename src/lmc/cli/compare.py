@@ -18,11 +18,12 @@ from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
 from lmc.cli.train import division_facts, run_facts
 from lmc.errors import ConfigError
+from lmc.files import replace
 from lmc.grammar import split_spec
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save
-from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run, replace
+from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 from lmc.train import Settings, stop_on_interrupt
 from lmc.train.progress import progress_bar
 

@@ -62,7 +62,7 @@ def reported_errors() -> Iterator[None]:
         again = ["lmc", *sys.argv[1:], *([] if "--resume" in sys.argv else ["--resume"])]
         err.print(f"[yellow]{escape(str(error))}[/yellow]")
         err.print(f"continue with: [bold]{escape(shlex.join(again))}[/bold]")
-        raise typer.Exit(STOPPED) from error
+        raise typer.Exit(128 + error.signal) from error
     except KeyboardInterrupt as error:
         err.print("[yellow]stopped at once; what was saved before is kept[/yellow]")
         raise typer.Exit(STOPPED) from error

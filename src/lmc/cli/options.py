@@ -65,6 +65,9 @@ class Training:
     eval_every: Annotated[int, _loop("Epochs between evaluations; 0: never.")] = 1
     seed: Annotated[int, _run("Of parameters, partition and batches.")] = 0
     run_dir: Annotated[Path | None, _run("Where results go. Default: a folder under runs/.")] = None
+    checkpoint_every: Annotated[
+        str, _run("Between two checkpoints: 30s, 10min, 2h, 500steps, 1epochs; auto: 30s, longer where they are large.")
+    ] = "auto"
     resume: Annotated[bool, _run("Continue what is in the run folder.", "--resume")] = False
     device: Annotated[str, _place("cpu, cuda, or auto: the GPU where there is one.")] = "auto"
     history: Annotated[
@@ -90,7 +93,9 @@ class Training:
         """The settings of the training loop."""
         from lmc.train import Settings
 
-        return Settings(self.epochs, self.lr, self.weight_decay, self.clip, self.eval_every)
+        return Settings(
+            self.epochs, self.lr, self.weight_decay, self.clip, self.eval_every, checkpoint_every=self.checkpoint_every
+        )
 
     def placement(self) -> "Placement":
         """Where to train, and what is kept where; a device that this machine does not have is refused."""

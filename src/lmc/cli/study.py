@@ -27,9 +27,10 @@ from lmc.bench.epoch import matmul_precision
 from lmc.cli.console import STOPPED, TextTable, console, device_name, facts, file_name, new_app
 from lmc.cli.options import takes
 from lmc.errors import CheckpointError, ConfigError
+from lmc.files import locked, read_json, replace, writable
 from lmc.graph import Graph
 from lmc.report import save
-from lmc.results import append_lines, read_records, replace, write_lines
+from lmc.results import append_lines, read_records, write_lines
 from lmc.stores import check_device
 from lmc.train import stop_on_interrupt
 from lmc.train.progress import progress_bar
@@ -154,7 +155,7 @@ class Study(ABC, Generic[C, R]):
             self._show()
             return
         cells = self.cells()
-        with matmul_precision(self.on, self.tf32):
+        with locked(self.folder), matmul_precision(self.on, self.tf32):
             self._open(self.settings())
             left, interrupted = self._work(cells, started)
         self._show()
@@ -168,7 +169,7 @@ class Study(ABC, Generic[C, R]):
     def saved(self) -> Mapping[str, Any]:
         """The settings of the folder; empty where there are none yet."""
         path = self._file("json")
-        saved = json.loads(path.read_text()) if path.exists() else {"format": FORMAT}
+        saved = read_json(path) if path.exists() else {"format": FORMAT}
         if saved.pop("format", None) != FORMAT:
             raise CheckpointError(
                 f"expected a folder of this version (got {self.folder}, which an older version wrote): use another "
@@ -184,8 +185,7 @@ class Study(ABC, Generic[C, R]):
 
     def _open(self, settings: Mapping[str, Any]) -> None:
         """Make the folder or continue in it: a setting that it has with another value is refused, a new one added."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with writable(self.folder):
             old = self.saved()
             differing = [f"{k}: {old[k]} there, {v} here" for k, v in settings.items() if k in old and old[k] != v]
             if differing:
@@ -194,12 +194,7 @@ class Study(ABC, Generic[C, R]):
                     "use the same, or another --run-dir"
                 )
             replace(self._file("json"), json.dumps({"format": FORMAT, **old, **settings}, indent=1).encode())
-            # a last line that a crash cut off goes: the next one would be appended to it
             write_lines(self._file("jsonl"), self._read())
-        except OSError as error:
-            raise ConfigError(
-                f"expected a run folder that can be written (got {self.folder}: {error.strerror}): choose another"
-            ) from error
 
     def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
         """Measure the cells without a line; how many are left then, and whether Ctrl-C stopped the work."""
@@ -214,7 +209,8 @@ class Study(ABC, Generic[C, R]):
                 if stop() or (self.limit is not None and time.monotonic() - started >= self.limit):
                     break
                 records = self.measure(cell)
-                append_lines(self._file("jsonl"), records)
+                with writable(self.folder):
+                    append_lines(self._file("jsonl"), records)
                 done += 1
                 for text in map(self.describe, records):
                     show(done, text)

@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
@@ -54,8 +54,12 @@ def train_command(options: Train) -> None:
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
         if options.resume and not (run_dir / "config.json").exists():
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
-        with epoch_bar(settings.epochs, out) as show, stop_on_interrupt() as stop:
-            for record in train(run, settings, run_dir, options.resume, stop):
+        with (
+            epoch_bar(settings.epochs, out) as show,
+            stop_on_interrupt() as stop,
+            closing(train(run, settings, run_dir, options.resume, stop)) as records,
+        ):
+            for record in records:
                 show(record)
     out.print(_summary(read_run(run_dir)))
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from lmc.errors import DataError, GraphError, typed
+from lmc.files import replacing
 from lmc.graph import CSR, SPLITS, Graph
-from lmc.results import replacing
 
 REQUIRED = ("edge_index", "y", "train_idx")
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")

@@ -12,8 +12,8 @@ from lmc.data import fetch as _fetch
 from lmc.data import lookalikes, npz, pyg
 from lmc.data.lookalikes import LOOKALIKES
 from lmc.errors import DataError, typed
+from lmc.files import user_cache
 from lmc.graph import Graph
-from lmc.results import user_cache
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load ``state``; the run must be bound to the same graph, partition and method. Tables may be anything with
         a shape whose rows can be read a run at a time."""
-        _check_state(self, state)
+        check_state(self, state)
         for name, value in self.numbers.items():
             value.copy_(state[f"numbers.{name}"])
         for name, table in self.named_tables().items():
@@ -244,8 +244,8 @@ class Run:
         self.epoch, self._fresh = int(state["epoch"]), False
 
 
-def _check_state(run: Run, state: Mapping[str, Any]) -> None:
-    """Refuse a state that is not one of this run."""
+def check_state(run: Run, state: Mapping[str, Any]) -> None:
+    """Refuse a state that is not one of this run; nothing is changed."""
     missing = [key for key in (*run.named_tables(), *run.small_state()) if key not in state]
     if missing:
         raise CheckpointError(f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'})")
@@ -254,6 +254,18 @@ def _check_state(run: Run, state: Mapping[str, Any]) -> None:
         raise CheckpointError(
             "expected the partition the state was made with (got another one): bind with the same parts and seed"
         )
+    for name, value in run.small_state().items():
+        if name not in ("order", "offsets") and (state[name].shape, state[name].dtype) != (value.shape, value.dtype):
+            raise CheckpointError(
+                f"expected {name} of shape {list(value.shape)} and type {value.dtype} in the state (got "
+                f"{list(state[name].shape)} and {state[name].dtype}): bind the method to this graph again"
+            )
+    try:
+        torch.Generator(run.problem.device).set_state(state["generator"].cpu())
+    except RuntimeError as error:
+        raise CheckpointError(f"expected the state of a generator (got one that torch refuses: {error})") from error
+    if state["epoch"] < 0:
+        raise CheckpointError(f"expected an epoch of at least 0 in the state (got {int(state['epoch'])})")
     for name, table in run.named_tables().items():
         kept, mine, label = state[name], table.data(), "{}[{}]".format(*name.split("."))
         if tuple(kept.shape) != tuple(mine.shape):

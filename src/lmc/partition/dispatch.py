@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError, typed
+from lmc.files import replacing, user_cache
 from lmc.graph import Graph, with_transpose
 from lmc.partition.partitioners import metis_parts, propagated_parts, random_parts
-from lmc.results import replacing, user_cache
 
 METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
     "metis": metis_parts,

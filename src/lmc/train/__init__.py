@@ -3,5 +3,6 @@
 from lmc.train.callbacks import Callback
 from lmc.train.evaluate import evaluate
 from lmc.train.fit import fit
-from lmc.train.loop import Training, adam, stop_on_interrupt, train, train_epoch, train_step
+from lmc.train.loop import Training, adam, train, train_epoch, train_step
 from lmc.train.run_folder import Settings, config_of
+from lmc.train.signals import stop_on_interrupt

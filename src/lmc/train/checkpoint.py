@@ -1,36 +1,50 @@
 """Checkpoints: one safetensors file holds everything that the next step depends on.
 
 Tables may not fit in memory, so the file is written and read a few rows at a time. The writer of the safetensors
-package takes the bytes of all tensors at once, and its reader maps the whole file.
+package takes the bytes of all tensors at once, and its reader maps the whole file. The header contains the SHA-256
+digest of the file; a file with another one is damaged. The last two checkpoints are kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+import os
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import safetensors
 import torch
 from torch import Tensor
 
 from lmc.engine import Run
-from lmc.errors import CheckpointError
-from lmc.results import replacing
+from lmc.engine.run import check_state
+from lmc.errors import CheckpointError, RunWarning
+from lmc.files import RESTORE, replacing
 from lmc.stores import Table
 
-FILE = "checkpoint.safetensors"
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, SupportsWrite
+
+FILE, PREVIOUS, DAMAGED = (f"checkpoint{kind}.safetensors" for kind in ("", ".previous", ".damaged"))
 CHUNK = 2**24
 """Numbers of a table that are written at a time."""
 
+_BLANK = b"0" * 64
+"""What stands in place of the digest while it is computed."""
+_DIGEST_AT = 8 + len('{"__metadata__": {"digest": "')
 _TYPES = {
     **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
     **{f"I{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
     **{"BF16": torch.bfloat16, "U8": torch.uint8, "BOOL": torch.bool},
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_ELEMENTWISE = (torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad)
+"""Optimisers whose state is numbers, and tensors of the shape of their parameter."""
 
 
 @dataclass
@@ -48,42 +62,178 @@ class Position:
     extras: dict[str, Any] = field(default_factory=dict)
 
 
+class Damaged(CheckpointError):
+    """A file is not as it was written."""
+
+
 def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
-    """Write parameters, buffers, optimiser, histories, partition and generators; the old file is replaced at once."""
+    """Write parameters, buffers, optimiser, histories, partition and generators; the checkpoint before it is kept."""
     tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
     tensors |= {f"run.{k}": v for k, v in run.small_state().items()}
-    values = {"position": vars(position), "optimizer": optimizer.state_dict()}
+    values = {
+        "position": vars(position),
+        "optimizer": optimizer.state_dict(),
+        "generators": _global_generators(run),
+    }
     metadata = {name: json.dumps(pack(value, name, tensors)) for name, value in values.items()}
     entries: dict[str, Tensor | Table] = {f"run.{k}": t for k, t in run.named_tables().items()}
-    with replacing(run_dir / FILE) as file:
-        write(file, entries | on_host(tensors), metadata)
+    write_sealed(run_dir / FILE, entries | on_host(tensors), metadata, run_dir / PREVIOUS)
 
 
-def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer) -> Position | None:
-    """Restore what :func:`save` wrote; None where nothing was saved yet."""
-    path = run_dir / FILE
-    if not path.exists():
+def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, recorded: float = math.inf) -> Position | None:
+    """Restore the newest checkpoint that is whole, after a warning where it is the older one; None where there is none.
+
+    Everything is checked before the run, its model or the optimiser change.
+
+    Args:
+        recorded: the number of epochs that have a record; a checkpoint of a later epoch is not used.
+    """
+    newest, problems = run_dir / FILE, []
+    for path in (newest, run_dir / PREVIOUS):
+        if not path.exists():
+            problems.append(f"{path} is missing")
+            continue
+        try:
+            saved = _read(path, run, recorded)
+        except Damaged as error:
+            problems.append(str(error))
+            continue
+        saved.check(path, run, optimizer)
+        if problems:
+            warnings.warn(f"{problems[0]}: continuing from the checkpoint before it", RunWarning, stacklevel=2)
+        saved.restore(path, run, optimizer)
+        if problems:  # the next checkpoint must not take the place of the one that is whole
+            if newest.exists():
+                os.replace(newest, run_dir / DAMAGED)
+            os.replace(path, newest)
+        return saved.position
+    if not any(path.exists() for path in (newest, run_dir / PREVIOUS)):
         return None
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            tables = {f"run.{name}" for name in run.named_tables()}
-            tensors = {key: file.get_tensor(key) for key in file.keys() if key not in tables}  # noqa: SIM118
-            position, optimizer_state = (
-                unpack(json.loads(file.metadata()[name]), tensors) for name in ("position", "optimizer")
+    raise CheckpointError(f"expected a whole checkpoint in {run_dir} (got none: {'; '.join(problems)}): {RESTORE}")
+
+
+@dataclass
+class _Saved:
+    """What a checkpoint holds, apart from the rows of tables."""
+
+    tensors: dict[str, Tensor]
+    position: Position
+    optimizer: dict[str, Any]
+    generators: dict[str, Tensor]
+
+    def state(self, path: Path, run: Run) -> dict[str, Any]:
+        """The state of the run; the rows of tables stay in the file."""
+        names = run.named_tables()
+        tables = {k: v for k, v in _prefixed(matrices_in(path), "run.").items() if k in names}
+        return _prefixed(self.tensors, "run.") | tables
+
+    def check(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse what does not belong to such a run, model and optimiser."""
+        if _signature(_prefixed(self.tensors, "model.")) != _signature(run.problem.model.state_dict()):
+            raise CheckpointError(
+                f"expected the model that {path} was saved from (got parameters of other shape or type): use the same"
             )
-            position = Position(**position)
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        check_state(run, self.state(path, run))
+        if _signature(self.generators) != _signature(_global_generators(run)):
+            raise CheckpointError(f"expected the states of torch's generators in {path} (got others): {RESTORE}")
+        _check_optimizer(path, optimizer, self.optimizer)
+        p = self.position
+        whole = all(type(k) is int and k >= 0 for k in (p.epoch, p.step)) and p.step <= run.num_batches
+        if not whole or not (math.isfinite(p.loss) and 0 <= p.seconds < math.inf and isinstance(p.extras, dict)):
+            raise CheckpointError(f"expected a position of this run in {path} (got {p}): {RESTORE}")
+
+    def restore(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
+        """Load everything."""
+        run.problem.model.load_state_dict(_prefixed(self.tensors, "model."))
+        run.load_state_dict(self.state(path, run))
+        optimizer.load_state_dict(self.optimizer)
+        if "cpu" in self.generators:
+            torch.set_rng_state(self.generators["cpu"])
+        if "cuda" in self.generators:
+            torch.cuda.set_rng_state(self.generators["cuda"], run.problem.device)
+
+
+def _read(path: Path, run: Run, recorded: float) -> _Saved:
+    """Read and decode a checkpoint."""
+    tensors, metadata = read_sealed(path, but={f"run.{name}" for name in run.named_tables()})
+    try:
+        values = {k: unpack(json.loads(metadata[k]), tensors) for k in ("position", "optimizer", "generators")}
+        position = Position(**values["position"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{path} lacks a value ({error})") from error
+    if position.epoch > recorded:
+        raise Damaged(f"{path} is of epoch {position.epoch}, but only {recorded} epochs have a record")
+    return _Saved(tensors, position, values["optimizer"], values["generators"])
+
+
+def _check_optimizer(path: Path, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Refuse the state of an optimiser of other parameters."""
+    groups = [len(group["params"]) for group in optimizer.param_groups]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    fits = [len(group["params"]) for group in state["param_groups"]] == groups
+    for index, values in state["state"].items():
+        fits &= isinstance(index, int) and 0 <= index < len(parameters)
+        if fits and isinstance(optimizer, _ELEMENTWISE):
+            tensors = [v for v in values.values() if isinstance(v, Tensor)]
+            fits &= all(v.numel() == 1 or v.shape == parameters[index].shape for v in tensors)
+    if not fits:
         raise CheckpointError(
-            f"expected a checkpoint in {path} (got a damaged file: {error}): start again in another folder"
-        ) from error
-    model, saved = run.problem.model, _prefixed(tensors, "model.")
-    if _signature(saved) != _signature(model.state_dict()):
-        raise CheckpointError(f"expected the model that {path} was saved from (got parameters of other shape or type)")
-    model.load_state_dict(saved)
-    histories = {key: matrix for key, matrix in matrices_in(path).items() if key in tables}
-    run.load_state_dict(_prefixed(tensors | histories, "run."))
-    optimizer.load_state_dict(optimizer_state)
-    return position
+            f"expected the optimiser that {path} was saved with (got parameters of other shapes): use the same"
+        )
+
+
+def _global_generators(run: Run) -> dict[str, Tensor]:
+    """The state of torch's own generators, which a wrapped network may use; models of this library do not."""
+    device = run.problem.device
+    if not run.problem.model.owns_forward:
+        return {}
+    return {"cpu": torch.get_rng_state()} | (
+        {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    )
+
+
+class _Hashing:
+    """A file that is hashed as it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: ReadableBuffer) -> None:
+        self.digest.update(data)
+        self._file.write(data)
+
+
+def write_sealed(
+    path: Path, entries: Mapping[str, Tensor | Table], metadata: Mapping[str, str], previous: Path | None = None
+) -> None:
+    """Write a safetensors file with its digest, atomically; the old file is kept as ``previous``."""
+    with replacing(path, previous) as file:
+        hashing = _Hashing(file)
+        write(hashing, entries, {"digest": _BLANK.decode(), **metadata})
+        file.seek(_DIGEST_AT)
+        file.write(hashing.digest.hexdigest().encode())
+
+
+def read_sealed(path: Path, but: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, except those named ``but``, and the metadata of a file that :func:`write_sealed` wrote.
+
+    Raises:
+        Damaged: a byte of the file has changed, or it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_DIGEST_AT + len(_BLANK))
+            digest = hashlib.sha256(head[:_DIGEST_AT] + _BLANK)
+            buffer = memoryview(bytearray(2**20))
+            while size := file.readinto(buffer):
+                digest.update(buffer[:size])
+        if head[_DIGEST_AT:] != digest.hexdigest().encode():
+            raise Damaged(f"{path} is damaged (its digest is another one)")
+        with safetensors.safe_open(path, framework="pt") as opened:
+            tensors = {key: opened.get_tensor(key) for key in opened.keys() if key not in but}  # noqa: SIM118
+            return tensors, opened.metadata()
+    except (OSError, safetensors.SafetensorError) as error:
+        raise Damaged(f"{path} cannot be read ({error})") from error
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -125,7 +275,9 @@ def _prefixed(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def write(file: BinaryIO, entries: Mapping[str, Tensor | Table], metadata: Mapping[str, str]) -> None:
+def write(
+    file: SupportsWrite[ReadableBuffer], entries: Mapping[str, Tensor | Table], metadata: Mapping[str, str]
+) -> None:
     """Write tensors, and the rows of tables, as one safetensors file."""
     tensors = {name: (value if isinstance(value, Tensor) else value.data()) for name, value in entries.items()}
     # the largest dtypes first, so that all data are aligned

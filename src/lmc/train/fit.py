@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -17,9 +17,10 @@ from lmc.models import Model
 from lmc.results import RunRecord
 from lmc.stores import Placement
 from lmc.train.callbacks import Callback
-from lmc.train.loop import OnEpoch, Training, stop_on_interrupt
+from lmc.train.loop import OnEpoch, Training
 from lmc.train.progress import epoch_bar
 from lmc.train.run_folder import Settings
+from lmc.train.signals import stop_on_interrupt
 
 
 @typed
@@ -28,7 +29,7 @@ def fit(
     patience: int | None = None, clip: float | None = None, callbacks: Sequence[Callback | OnEpoch] = (),
     restore_best: bool = True, steps: int | None = None, minutes: float | None = None, eval_every: int = 1,
     parts: Tensor | None = None, seed: int = 0, run_dir: str | Path | None = None, resume: bool = False,
-    device: str | torch.device | None = None, checkpoint_seconds: float = 30.0, placement: Placement | None = None,
+    device: str | torch.device | None = None, checkpoint_every: str = "auto", placement: Placement | None = None,
     progress: bool = False, keep_memory: bool = True,
 ) -> RunRecord:  # fmt: skip
     """Train ``model`` on ``graph`` by ``method`` and return the record; the model ends in evaluation mode.
@@ -37,7 +38,7 @@ def fit(
     the model has its parameters at the end, so that ``lmc.evaluate(model, graph)["test"] == record.test``.
 
     Args:
-        epochs, lr, weight_decay, clip, patience, steps, minutes, restore_best, eval_every, checkpoint_seconds: see
+        epochs, lr, weight_decay, clip, patience, steps, minutes, restore_best, eval_every, checkpoint_every: see
             :class:`Settings`. Training ends at the first of the limits that is reached.
         callbacks: objects of :class:`lmc.train.Callback`, or functions that get the :class:`lmc.train.Training` at the
             end of every epoch.
@@ -51,11 +52,12 @@ def fit(
         progress: show a progress bar on standard error.
         keep_memory: when training on a CPU, call :func:`lmc.keep_memory`, which concerns the whole process.
 
-    Ctrl-C finishes the step, saves where there is a ``run_dir``, and raises :class:`lmc.errors.Interrupted`. A loss or
-    a parameter that is not finite raises :class:`lmc.errors.DivergenceError`, and the last checkpoint stays.
+    Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 finish the step, save where there is a ``run_dir``, and raise
+    :class:`lmc.errors.Interrupted`. A loss or a parameter that is not finite raises
+    :class:`lmc.errors.DivergenceError`, and the last checkpoint stays.
     """
     settings = Settings(
-        epochs, lr, weight_decay, clip, eval_every, checkpoint_seconds, patience, steps, minutes, restore_best
+        epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best
     )
     run = method.bind(graph, model, parts, placement, device=device, seed=seed)
     if keep_memory and run.problem.device.type == "cpu":
@@ -63,9 +65,10 @@ def fit(
     folder = None if run_dir is None else Path(run_dir)
     with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext() as show:
         training = Training(run, settings, folder, resume, stop, callbacks)
-        for record in training.epochs():
-            if show is not None:
-                show(record)
+        with closing(training.epochs()) as records:  # closed: the lock of the folder is released after an error too
+            for record in records:
+                if show is not None:
+                    show(record)
         if stop():  # in the last epoch: everything is done and saved, but a sweep of runs must stop here
             raise Interrupted("stopped after the last epoch")
     return training.result()

@@ -1,16 +1,12 @@
-"""The one training loop, and Ctrl-C as a request to stop after the current step."""
+"""The one training loop."""
 
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -24,24 +20,20 @@ from lmc.train.best import Best
 from lmc.train.callbacks import Callback
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
-from lmc.train.run_folder import Settings, config_of, open_folder
+from lmc.train.run_folder import RunFolder, Settings, config_of, open_folder
+from lmc.train.signals import Stop, never
 
-Stop = Callable[[], bool]
-"""Whether training is to stop after the current step."""
 OnEpoch = Callable[["Training"], object]
 """A function that is called as :meth:`Callback.on_epoch`."""
-
-
-def never() -> bool:
-    """The stop function of a loop that is not to be interrupted in this way."""
-    return False
 
 
 def train(
     run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
     callbacks: Sequence[Callback | OnEpoch] = (),
-) -> Iterator[EpochRecord]:  # fmt: skip
+) -> Generator[EpochRecord, None, None]:  # fmt: skip
     """Train and yield the record of every epoch; the caller may advance several of these loops in turn.
+
+    The folder is locked until the generator ends or is closed.
 
     Args:
         run_dir: where the run is saved; None: nowhere.
@@ -78,7 +70,8 @@ class Training:
         self._step_hooks = [c.on_step for c in self._callbacks.values() if type(c).on_step is not Callback.on_step]
         self._position, self._started = Position(), time.perf_counter()
         self._check_validation()
-        self._folder = open_folder(run_dir, resume, run, self.config, self.optimizer)
+        self._run_dir, self._resume = run_dir, resume
+        self._folder: RunFolder | None = None
 
     @property
     def record(self) -> EpochRecord:
@@ -97,16 +90,24 @@ class Training:
 
     def result(self) -> RunRecord:
         """The record of the run so far."""
-        return RunRecord(self.config, tuple(self.records), None if self._folder is None else str(self._folder.path))
+        return RunRecord(self.config, tuple(self.records), None if self._run_dir is None else str(self._run_dir))
 
-    def epochs(self) -> Iterator[EpochRecord]:
-        """Train to the end and yield the record of every epoch."""
+    def epochs(self) -> Generator[EpochRecord, None, None]:
+        """Train to the end and yield the record of every epoch; the folder is locked until then."""
+        with open_folder(
+            self._run_dir, self._resume, self.run, self.config, self.optimizer, self.settings.checkpoint_every
+        ) as self._folder:
+            yield from self._epochs()
+
+    def _epochs(self) -> Generator[EpochRecord, None, None]:
         self._start()
-        position, whole = self._position, self.run.num_batches
         while not self._is_over():
             self._train_rest_of_epoch()
-            if self._interrupt() and position.step < whole:
-                raise self._interrupted()
+            if self._position.step < self.run.num_batches and (self._interrupt() or not self._at_limit()):
+                if self._interrupt():
+                    raise self._interrupted()
+                self._save()
+                continue
             self._end_epoch()
             yield self.record
             if self._interrupt() and not self._is_over():
@@ -164,7 +165,8 @@ class Training:
                     hook(self)
             except BaseException as error:  # raised again below, when the losses are read and the run is saved
                 raised.append(error)
-            return bool(raised) or self._interrupt() or self._at_limit()
+            due = self._folder is not None and self._folder.due(steps=1)
+            return due or bool(raised) or self._interrupt() or self._at_limit()
 
         losses = train_epoch(
             self.run, self.optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=after_step
@@ -221,7 +223,7 @@ class Training:
         folder.append(self.record)
         if improved and self.best.parameters is not None:
             folder.save_best(self.best.epoch, self.best.parameters)
-        if save or (self._position.step == 0 and folder.seconds_since_save() >= self.settings.checkpoint_seconds):
+        if save or (self._position.step == 0 and folder.due(epochs=1)):
             self._save()
 
     def _save(self) -> None:
@@ -309,27 +311,3 @@ def adam(model: nn.Module, lr: float, weight_decay: float = 0.0) -> torch.optim.
     """Adam over the parameters of ``model``; on a GPU its update is one kernel."""
     fused = all(p.is_cuda for p in model.parameters())
     return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay, fused=fused)
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[Stop]:
-    """Within, the first Ctrl-C makes ``stop()`` true; a second one interrupts at once, as usual.
-
-    Outside the main thread Python delivers no signals, and nothing is changed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield never
-        return
-    requested = False
-    previous = signal.getsignal(signal.SIGINT)
-
-    def request(signum: int, frame: FrameType | None) -> None:
-        nonlocal requested
-        requested = True
-        signal.signal(signal.SIGINT, previous)
-
-    signal.signal(signal.SIGINT, request)
-    try:
-        yield lambda: requested
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -5,28 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from lmc.engine import Run
-from lmc.errors import CheckpointError, ConfigError, check_fields
+from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
+from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.methods import Method
-from lmc.results import EpochRecord, append_lines, read_lines, replace, write_lines
+from lmc.results import EpochRecord, append_lines, read_lines, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
 
-MAY_DIFFER = {"epochs", "eval_every", "checkpoint_seconds", "patience", "steps", "minutes"}
+MAY_DIFFER = {"epochs", "eval_every", "checkpoint_every", "threads", "patience", "steps", "minutes"}
 """Settings that a resumed run may change."""
+BEST = "best.safetensors"
+RUN_FILES = ("config.json", "epochs.jsonl", checkpoint.FILE, checkpoint.PREVIOUS, BEST)
+_UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class Settings:
         lr, weight_decay: of Adam.
         clip: largest norm of the gradient; None: no clipping.
         eval_every: epochs between evaluations; the last epoch is always evaluated; 0: never.
-        checkpoint_seconds: shortest time between two checkpoints at the end of an epoch.
+        checkpoint_every: time, steps or epochs between two checkpoints: "30s", "10min", "2h", "500steps" or "1epochs";
+            "auto": 30 s, and at least 20 times as long as the last one took to write. The last epoch always has one.
         patience: evaluations without a better validation score after which training stops; None: it does not.
         steps, minutes: training stops after so many steps, or so much time spent in training steps, also within an
             epoch; a resumed run continues that epoch. None: no limit but ``epochs``.
@@ -50,7 +57,7 @@ class Settings:
     weight_decay: float = 0.0
     clip: float | None = None
     eval_every: int = 1
-    checkpoint_seconds: float = 30.0
+    checkpoint_every: str = "auto"
     patience: int | None = None
     steps: int | None = None
     minutes: float | None = None
@@ -74,32 +81,51 @@ class Settings:
             raise ConfigError(f"expected a positive clip, or None (got {self.clip})")
         if self.eval_every < 0:
             raise ConfigError(f"expected eval_every of at least 0 (got {self.eval_every})")
+        interval(self.checkpoint_every)
 
     def evaluates(self, epoch: int) -> bool:
         """Whether the ``epoch``-th epoch, counted from 1, ends with an evaluation."""
         return self.eval_every > 0 and (epoch % self.eval_every == 0 or epoch == self.epochs)
 
 
-class RunFolder:
-    """What a run writes and continues from: config.json, epochs.jsonl, checkpoint.safetensors, best.safetensors."""
+def interval(text: str) -> tuple[float, str]:
+    """What ``checkpoint_every`` says: how many, and of what: "s", "step", "epoch" or "auto"."""
+    if text == "auto":
+        return 30.0, text
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|step|epoch)s?", text)
+    number, unit = (float(found[1]), found[2]) if found else (0.0, "")
+    if not found or (unit in ("step", "epoch") and (number < 1 or number != int(number))):
+        raise ConfigError(
+            f"expected checkpoint_every such as 30s, 10min, 2h, 500steps, 1epochs or auto (got {text!r}): use one"
+        )
+    return (number * _UNITS[unit], "s") if unit in _UNITS else (number, unit)
 
-    def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
+
+class RunFolder:
+    """What a run writes and continues from; see :data:`RUN_FILES`."""
+
+    def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer, checkpoint_every: str = "auto") -> None:
         self.path, self._epochs = path, path / "epochs.jsonl"
         self._run, self._optimizer = run, optimizer
-        self._saved_at = time.monotonic()
-        self.saved = (0, 0)  # epoch and step of the last checkpoint
+        self._every, self._unit = interval(checkpoint_every)
+        self._write_seconds = 0.0
+        self._mark_saved(Position())
 
     def load(self) -> Position | None:
         """Restore the state of the checkpoint; None where there is none.
 
         Records of later epochs are dropped, since those epochs are trained again.
         """
-        position = checkpoint.load(self.path, self._run, self._optimizer)
-        done = [r for r in read_lines(self._epochs) if position is not None and r.epoch <= position.epoch]
-        write_lines(self._epochs, done)
-        self._saved_at = time.monotonic()
+        records = read_lines(self._epochs)
+        with writable(self.path):
+            position = checkpoint.load(self.path, self._run, self._optimizer, len(records))
+            if position is None and (records or (self.path / BEST).exists()):
+                raise CheckpointError(
+                    f"expected a checkpoint in {self.path} (got {len(records)} recorded epochs without one): {RESTORE}"
+                )
+            write_lines(self._epochs, records[: 0 if position is None else position.epoch])
         if position is not None:
-            self.saved = position.epoch, position.step
+            self._mark_saved(position)
         return position
 
     def records(self) -> list[EpochRecord]:
@@ -107,48 +133,76 @@ class RunFolder:
         return read_lines(self._epochs)
 
     def save(self, position: Position) -> None:
-        """Write a checkpoint."""
-        checkpoint.save(self.path, self._run, self._optimizer, position)
-        self._saved_at, self.saved = time.monotonic(), (position.epoch, position.step)
+        """Write a checkpoint; the records of its epochs reach the disk before it."""
+        started = time.monotonic()
+        with self._writing():
+            sync(self._epochs)
+            checkpoint.save(self.path, self._run, self._optimizer, position)
+        self._write_seconds = time.monotonic() - started
+        self._mark_saved(position)
 
-    def seconds_since_save(self) -> float:
-        """Time since the last checkpoint, or since the folder was opened."""
-        return time.monotonic() - self._saved_at
+    def _mark_saved(self, position: Position) -> None:
+        self.saved = position.epoch, position.step  # of the last checkpoint
+        self._saved_at, self._since = time.monotonic(), {"step": 0, "epoch": 0}
+
+    def due(self, steps: int = 0, epochs: int = 0) -> bool:
+        """Count steps and epochs since the last checkpoint; whether it is time for the next one."""
+        self._since["step"] += steps
+        self._since["epoch"] += epochs
+        if self._unit in self._since:
+            return self._since[self._unit] >= self._every
+        shortest = max(self._every, 20 * self._write_seconds) if self._unit == "auto" else self._every
+        return time.monotonic() - self._saved_at >= shortest
 
     def append(self, record: EpochRecord) -> None:
         """Write the record of an epoch."""
-        append_lines(self._epochs, [record])
+        with self._writing():
+            append_lines(self._epochs, [record])
 
     def save_best(self, epoch: int, parameters: Mapping[str, Tensor]) -> None:
         """Write the parameters of the best epoch, with its number."""
-        content = safetensors.torch.save(checkpoint.on_host(parameters), {"epoch": str(epoch)})
-        replace(self.path / "best.safetensors", content)
+        with self._writing():
+            checkpoint.write_sealed(self.path / BEST, checkpoint.on_host(parameters), {"epoch": str(epoch)})
+
+    def _writing(self) -> AbstractContextManager[None]:
+        """Turn an error of the disk into a line that says where to continue."""
+        return writable(
+            self.path, "repair that, then resume from the checkpoint of epoch {}, step {}".format(*self.saved)
+        )
 
 
+def holds_run(path: Path) -> bool:
+    """Whether a folder has files of a run."""
+    return any((path / name).exists() for name in RUN_FILES)
+
+
+@contextmanager
 def open_folder(
-    path: Path | None, resume: bool, run: Run, config: Mapping[str, Any], optimizer: torch.optim.Optimizer
-) -> RunFolder | None:
-    """Create or reopen the folder of a run, and write its config.json; None where no folder is given."""
+    path: Path | None, resume: bool, run: Run, config: Mapping[str, Any], optimizer: torch.optim.Optimizer,
+    checkpoint_every: str = "auto",
+) -> Iterator[RunFolder | None]:  # fmt: skip
+    """Create or reopen the folder of a run, write its config.json and hold its lock; None where no folder is given."""
     if path is None:
         if resume:
             raise ConfigError("expected a run_dir to resume from (got none): pass the folder of the run to continue")
-        return None
-    file = path / "config.json"
-    if file.exists() and not resume:
-        raise ConfigError(
-            f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
-            "it, or choose another folder"
-        )
-    written = {"format": FORMAT, **config, "data": run.graph.checksum}
-    text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
-    if file.exists():
-        _check_same(file, json.loads(text))
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        replace(file, text.encode())
-    except OSError as error:
-        raise ConfigError(f"expected a run folder that can be written (got {path}: {error.strerror})") from error
-    return RunFolder(path, run, optimizer)
+        yield None
+        return
+    with locked(path):
+        if holds_run(path) and not resume:
+            raise ConfigError(
+                f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
+                "it, or choose another folder"
+            )
+        file = path / "config.json"
+        if holds_run(path) and not file.exists():
+            raise CheckpointError(f"expected a config.json in {path} (got files of a run without it): {RESTORE}")
+        written = {"format": FORMAT, **config, "data": run.graph.checksum}
+        text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
+        if file.exists():
+            _check_same(file, json.loads(text))
+        with writable(path):
+            replace(file, text.encode())
+        yield RunFolder(path, run, optimizer, checkpoint_every)
 
 
 def config_of(run: Run, settings: Settings) -> dict[str, Any]:
@@ -167,6 +221,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "history": run.problem.placement.tier.name,
         "seed": int(run.seed),
         "device": run.problem.device.type,
+        "threads": torch.get_num_threads(),
         **dataclasses.asdict(settings),
     }
 
@@ -179,13 +234,7 @@ def _method_settings(method: Method) -> dict[str, Any]:
 
 def _check_same(file: Path, new: dict[str, Any]) -> None:
     """Refuse to continue a run of another format or with other settings."""
-    path = file.parent
-    try:
-        old = dict(json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"expected JSON in {file} (got a damaged file: {error}): start again in another folder"
-        ) from error
+    path, old = file.parent, read_json(file)
     if old.get("format") != FORMAT:
         raise CheckpointError(
             f"expected a run folder of format {FORMAT} (got {path} of format {old.get('format', 1)}, which another "
@@ -195,3 +244,10 @@ def _check_same(file: Path, new: dict[str, Any]) -> None:
     if differing:
         what = ", ".join(f"{k}: {old.get(k)} there, {new[k]} here" for k in differing)
         raise CheckpointError(f"expected the settings of the run in {path} (got others: {what}): use the same")
+    if new["device"] == "cpu" and old.get("threads") != new["threads"]:
+        warnings.warn(
+            f"the run in {path} used {old.get('threads')} threads, and this process uses {new['threads']}: sums may "
+            "differ in their last digits",
+            RunWarning,
+            stacklevel=2,
+        )
