@@ -156,16 +156,13 @@ def exact_loss(run: Run, whole_graph: bool = False) -> float:
 
     With ``whole_graph``, every batch norm first takes the statistics of the whole graph, and keeps them.
     """
-    problem, graph, chunks = run.problem, run.graph, chunks_of(run.problem)
+    problem, chunks = run.problem, chunks_of(run.problem)
     for l, table in exact_states(problem, chunks, lambda _, width: run.problem.table(width)):
         activation = problem.model.layer(l).activation
         if whole_graph and activation is not None and isinstance(activation.norm, BatchNorm):
             _take_statistics(activation.norm, table.data())
         last = table
-    parts = [
-        problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum()
-        for rows, logits in exact_logits(problem, chunks, [last])
-    ]
+    parts = [problem.losses_of(logits, rows).sum() for rows, logits in exact_logits(problem, chunks, [last])]
     return float(sum(parts))
 
 

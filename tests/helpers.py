@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lmc.engine import Run
 from lmc.graph import CSR, Aggregation, Batch, Graph, Precomputed, normalise
 from lmc.graph.csr import from_rows
+from lmc.losses import Loss
 from lmc.methods import METHODS
 from lmc.methods.protocol import EXACT_ON_ONE_PART
 from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, Pass
@@ -216,21 +217,26 @@ def scrambled(model: M, seed: int = 3) -> M:
     return model
 
 
-def full_loss(graph: Graph, model: Model, logits: Tensor) -> Tensor:
-    """L = mean over labelled nodes, written without the library."""
+def full_loss(graph: Graph, model: Model, logits: Tensor, loss: Loss | None = None) -> Tensor:
+    """L = mean over labelled nodes, weighted where they have weights, written without the library."""
+    if loss is not None:
+        y = graph.y[graph.train]
+        losses = loss(logits[graph.train], y.to(logits.dtype) if y.is_floating_point() else y)
+        weight = torch.ones_like(losses) if graph.weight is None else graph.weight[graph.train].to(losses.dtype)
+        return (weight * losses).sum() / weight.sum()
     if graph.multi_label:
         return F.binary_cross_entropy_with_logits(logits[graph.train], graph.y[graph.train].to(logits.dtype))
     return F.cross_entropy(logits[graph.train], graph.y[graph.train])
 
 
-def full_gradient(graph: Graph, model: Model) -> Gradients:
+def full_gradient(graph: Graph, model: Model, loss: Loss | None = None) -> Gradients:
     """dL/dp by plain autograd through the plain forward pass, in the user's numbering."""
     dtype = next(model.parameters()).dtype
     P = Aggregation.exact(normalise(graph.adj, model.normalisation, dtype))
     was = {k: b.clone() for k, b in model.named_buffers()}
     model.train()
-    loss = full_loss(graph, model, model(graph.x.to(dtype=dtype), P, Pass(dropout=False)))
-    grads = torch.autograd.grad(loss, list(model.parameters()))
+    value = full_loss(graph, model, model(graph.x.to(dtype=dtype), P, Pass(dropout=False)), loss)
+    grads = torch.autograd.grad(value, list(model.parameters()))
     for k, b in model.named_buffers():
         b.copy_(was[k])
     return dict(zip(dict(model.named_parameters()), grads, strict=True))

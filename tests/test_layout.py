@@ -14,14 +14,14 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "lmc"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# errors <- {files grammar kernels} <- results <- graph <- {data partition stores solvers} <- {sampling models}
+# errors <- {files grammar kernels} <- results <- graph <- {data losses partition stores solvers} <- {sampling models}
 #   <- methods <- engine <- {train diagnostics} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
 LEFT_TO_RIGHT = [
     {"errors", "heap"},
     {"files", "grammar", "kernels"},
     {"results"},
     {"graph"},
-    {"data", "partition", "stores", "solvers"},
+    {"data", "losses", "partition", "stores", "solvers"},
     {"sampling", "models"},
     {"methods"},
     {"engine"},

@@ -35,6 +35,7 @@ from helpers import (
 )
 from lmc.engine import Run
 from lmc.graph import Graph
+from lmc.losses import Loss
 from lmc.methods import HistoryMethod, Method
 from lmc.models import GCN, SIGN, Model
 from lmc.stores import Placement
@@ -54,26 +55,26 @@ def parts_for(g: Graph) -> Tensor:
     return PARTS if g.num_nodes == 8 else parts_of(g)
 
 
-def check_one_part(name: str, g: Graph, model: Model) -> None:
-    run = settings(name).bind(g, model, torch.zeros(g.num_nodes, dtype=torch.int64))
+def check_one_part(name: str, g: Graph, model: Model, loss: Loss | None = None) -> None:
+    run = settings(name).bind(g, model, torch.zeros(g.num_nodes, dtype=torch.int64), loss=loss)
     (batch,) = run.batches()
-    want = full_gradient(g, model)
+    want = full_gradient(g, model, loss)
     assert worst_error(run.gradient(batch), want) < 1e-12
     assert worst_error(sweep(run), want) < 1e-12
 
 
-def check_exact_histories(name: str, g: Graph, model: Model) -> None:
+def check_exact_histories(name: str, g: Graph, model: Model, loss: Loss | None = None) -> None:
     for redraw in (False, True):
-        run = settings(name, redraw=redraw).bind(g, model, parts_for(g))
+        run = settings(name, redraw=redraw).bind(g, model, parts_for(g), loss=loss)
         run.refresh()
-        assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+        assert worst_error(sweep(run), full_gradient(g, model, loss)) < 1e-10
 
 
-def check_unbiased(name: str, g: Graph, model: Model) -> None:
+def check_unbiased(name: str, g: Graph, model: Model, loss: Loss | None = None) -> None:
     # every part is in exactly one batch of an epoch, so the mean over an epoch is the mean over the draw
     for redraw in (False, True):
-        run = settings(name, redraw=redraw, batch_size=3).bind(g, model, parts_for(g))
-        assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+        run = settings(name, redraw=redraw, batch_size=3).bind(g, model, parts_for(g), loss=loss)
+        assert worst_error(sweep(run), full_gradient(g, model, loss)) < 1e-10
 
 
 ALL = 10**6
@@ -81,16 +82,18 @@ EVERYTHING: dict[str, object] = {"fanouts": ALL, "layer_size": ALL}
 """Samples as large as what they are drawn from."""
 
 
-def check_all_neighbours(name: str, g: Graph, model: Model) -> None:
+def check_all_neighbours(name: str, g: Graph, model: Model, loss: Loss | None = None) -> None:
     # ShaDow reads as far as the model does, with the graph's own normalisation
     own = {"depth": model.num_layers, "normalise": "graph"} if name == "shadow" else {}
     for first_layer in ("complete", "sampled"):
-        run = settings(name, first_layer=first_layer, batch_size=3, **EVERYTHING, **own).bind(g, model, parts_for(g))
+        run = settings(name, first_layer=first_layer, batch_size=3, **EVERYTHING, **own).bind(
+            g, model, parts_for(g), loss=loss
+        )
         run.refresh()
-        assert worst_error(sweep(run), full_gradient(g, model)) < 1e-10
+        assert worst_error(sweep(run), full_gradient(g, model, loss)) < 1e-10
 
 
-CHECKS: dict[str, Callable[[str, Graph, Model], None]] = {
+CHECKS: dict[str, Callable[[str, Graph, Model, Loss | None], None]] = {
     "exact on one part": check_one_part,
     "exact with exact histories": check_exact_histories,
     "unbiased": check_unbiased,
@@ -121,7 +124,7 @@ def test_declared_fact(name: str, fact: str, model: str, graph: str) -> None:
     g = GRAPHS[graph]()
     if fact not in CHECKS:
         pytest.fail(f"{name} declares {fact!r}, which this suite cannot check")
-    CHECKS[fact](name, g, make(model, g))
+    CHECKS[fact](name, g, make(model, g), None)
 
 
 @pytest.mark.parametrize(("graph", "model"), [("weighted", "gcn"), ("directed", "sage"), ("directed-weighted", "gcn")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,8 +44,9 @@ class GradientProbe:
         problem = run.problem
         whole = torch.zeros(problem.graph.num_nodes, dtype=torch.int64)
         # bound to the graph in run order, with one part, so that its row numbers are those of the run
-        self._backward_sgd = BackwardSGD().bind(problem.graph, problem.model, parts=whole, device=problem.device)
-        self._full = FullBatch().bind(problem.graph, problem.model, device=problem.device)
+        given: dict[str, Any] = {"device": problem.device, "loss": problem.loss}
+        self._backward_sgd = BackwardSGD().bind(problem.graph, problem.model, parts=whole, **given)
+        self._full = FullBatch().bind(problem.graph, problem.model, **given)
 
     def __call__(self, batch: Batch) -> GradientError:
         """The errors of ``batch`` at the current parameters and histories, without dropout; nothing is changed."""

@@ -12,6 +12,7 @@ from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.heap import release_freed
+from lmc.losses import Loss, checked_loss
 from lmc.methods import ClusterMethod, DropEdge, Method
 from lmc.models import Model
 from lmc.partition import check_parts
@@ -32,6 +33,7 @@ def bind(
     placement: Placement | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
+    loss: Loss | None = None,
 ) -> Run:
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
@@ -41,6 +43,7 @@ def bind(
     kind = kind_of(model)
     _check_method(schedule or method, method, kind, model, placement)
     row_dtype(placement, model)  # what it refuses is refused before the graph is divided
+    loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
         parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
     clusters = method.clusters(graph, parts, seed)
@@ -53,6 +56,7 @@ def bind(
         cut=setup.cut,
         swap_dropout=setup.swap_dropout,
         order=clusters.order,
+        loss=loss,
     )
     if len(problem.matrices) > 1 and not method.traits.several_matrices:
         raise ConfigError(

@@ -53,7 +53,8 @@ class Layered:
         """Whether steps of fixed batches can be recorded as CUDA graphs."""
         # sparse features that are transferred from the host are other tensors in every step
         constant_addresses = problem.features == "device" or problem.stored is not None
-        return problem.device.type == "cuda" and constant_addresses and problem.model.recordable
+        loss = problem.loss is None or getattr(problem.loss, "recordable", False)
+        return problem.device.type == "cuda" and constant_addresses and problem.model.recordable and loss
 
     def first_layer(self, problem: Problem) -> str:
         """What layer 1 reads, in one word."""
@@ -126,12 +127,12 @@ class Layered:
 
         Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete.
         """
-        L, graph = problem.model.num_layers, problem.graph
+        L = problem.model.num_layers
         with evaluating(problem.model):
             above = make(L, problem.model.widths[-1])
             for rows in chunks:
                 s = H[L - 1].pull(rows).detach().requires_grad_()
-                losses = problem.row_losses(problem.finish(s, Pass()), graph.y[rows], graph.train[rows])
+                losses = problem.losses_of(problem.finish(s, Pass()), rows)
                 above.push(rows, torch.autograd.grad(losses.sum(), s)[0])
             yield L, above
             for l in range(L - 1, 0, -1):

@@ -76,7 +76,7 @@ class OwnForward(Layered):
             for rows in chunks:
                 states = leaves(rows, L)
                 logits = next_state(problem, rows, states)
-                send(rows, states, problem.row_losses(logits, graph.y[rows], graph.train[rows]).sum(), None)
+                send(rows, states, problem.losses_of(logits, rows).sum(), None)
             for l in range(L, 0, -1):
                 yield l, V[l - 1]
                 for rows in chunks if l > 1 else ():

@@ -16,6 +16,7 @@ from lmc.engine.features import aggregated_features, permuted, plain_features, t
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
+from lmc.losses import Loss
 from lmc.methods.protocol import Cut
 from lmc.models import Model, Operator, Pass
 from lmc.stores import Placement, Rows, Table
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """min over the model's parameters of L = 1/|V_L| * sum over labelled i of loss_i.
+    """min over the model's parameters of L = sum over labelled i of w_i loss_i / sum over labelled i of w_i.
+
+    Without node weights w_i this is the mean over the |V_L| labelled nodes.
 
     Args:
         graph: the graph in run order, on the training device; its features only where they are read there.
@@ -38,6 +41,7 @@ class Problem:
         matrices: the matrices that layers aggregate with, all of one pattern; ``blocks`` cuts out of one of them.
         kinds: which of them each layer reads.
         features: the tier of X.
+        loss: the loss of a row; None: cross entropy of classes, or binary cross entropy of labels.
     """
 
     graph: Graph
@@ -50,6 +54,7 @@ class Problem:
     matrices: tuple[Extractor, ...]
     kinds: tuple[int, ...]
     features: str = "device"
+    loss: Loss | None = None
 
     @classmethod
     def of(
@@ -61,6 +66,7 @@ class Problem:
         cut: Cut = "before",
         swap_dropout: bool = False,
         order: Tensor | None = None,
+        loss: Loss | None = None,
     ) -> Problem:
         """Move the graph, with its nodes in ``order``, and the model to the device, and compute constants once.
 
@@ -80,6 +86,8 @@ class Problem:
         graph, table = permuted(graph, order, tier, device)
         on_host = placement.structure == "host"
         graph = graph.to(device, features=False, structure=not on_host)
+        if graph.multi_label and bool(graph.y.isnan().any()):  # unknown labels: 0 times NaN would be NaN
+            graph = replace(graph, y=graph.y.nan_to_num(0.0))
         found, kinds = model.matrices(graph.adj, parameters)
         placed = [offload(matrix, device) for matrix in found] if on_host else found
         X: Tensor | CSR | Table
@@ -91,7 +99,7 @@ class Problem:
             placed = [matrix.to(dtype=rows) for matrix in found]
             placed = [offload(matrix, device) for matrix in placed] if on_host else placed
         matrices = tuple(Extractor(matrix) for matrix in placed)
-        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name)
+        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name, loss)
 
     @cached_property
     def kind(self) -> Layered:
@@ -201,21 +209,40 @@ class Problem:
         """A table of zeros where histories live, one row per node, by default in the dtype of the rows."""
         return self.placement.tier.table(self.graph.num_nodes, width, dtype or self.dtype, self.device)
 
-    def losses(self, logits: Tensor, batch: Batch) -> Tensor:
-        """:meth:`row_losses` of the leading rows of a batch, each with its importance."""
-        num = logits.shape[0]
-        losses = self.row_losses(logits, batch.y[:num], batch.labelled[:num])
+    def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The losses of the leading rows of a batch, each with its importance."""
+        num, weight = outputs.shape[0], self.graph.weight
+        of_rows = None if weight is None else weight[batch.ext[:num]]
+        losses = self.row_losses(outputs, batch.y[:num], batch.labelled[:num], of_rows)
         return losses if batch.importance is None else losses * batch.importance
 
-    def row_losses(self, logits: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """loss_i / |V_L| of every row, zero where it is not labelled; multi-label rows take the mean over labels."""
-        logits = logits.to(self.accumulate_dtype)
-        if self.graph.multi_label:
-            each = F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none")
+    def losses_of(self, outputs: Tensor, rows: Rows) -> Tensor:
+        """The losses of rows of the graph."""
+        graph = self.graph
+        return self.row_losses(
+            outputs, graph.y[rows], graph.train[rows], None if graph.weight is None else graph.weight[rows]
+        )
+
+    def row_losses(self, outputs: Tensor, y: Tensor, labelled: Tensor, weight: Tensor | None = None) -> Tensor:
+        """w_i loss_i / sum of w over the labelled nodes, of every row; zero where it is not labelled."""
+        outputs = outputs.to(self.accumulate_dtype)
+        if self.loss is not None:
+            losses = self._own_losses(self.loss, outputs, y, labelled)
+        elif self.graph.multi_label:
+            each = F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
             losses = each.mean(1) * labelled
         else:
-            losses = F.cross_entropy(logits, y.where(labelled, -100), reduction="none", ignore_index=-100)
-        return losses / self.graph.num_labelled
+            losses = F.cross_entropy(outputs, y.where(labelled, -100), reduction="none", ignore_index=-100)
+        if weight is not None:
+            losses = losses * weight.to(losses.dtype)
+        return losses / self.graph.total_weight
+
+    def _own_losses(self, loss: Loss, outputs: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+        """A loss that knows no unlabelled rows: these are zero rows to it, and pass no gradient, not even NaN."""
+        of_rows = labelled.unsqueeze(1)
+        y = y.where(labelled if y.dim() == 1 else of_rows, 0)
+        losses = loss(outputs.where(of_rows, 0), y.to(outputs.dtype) if y.is_floating_point() else y)
+        return losses.where(labelled, 0)
 
 
 def row_dtype(placement: Placement, model: Model) -> torch.dtype:

@@ -105,13 +105,13 @@ class RecurrentKind(Layered):
         self, problem: Problem, chunks: Chunks, H: Sequence[Table], make: MakeTable
     ) -> Iterator[tuple[int, Table]]:
         """dL/dZ at the states H[0], from what the table holds."""
-        model, graph = recurrent_model(problem.model), problem.graph
+        model = recurrent_model(problem.model)
         (Z,), V = H, make(1, problem.model.widths[0])
 
         def solve(block: Block) -> Solution:
             z = Z.pull(block.rows).detach()
             h = z.clamp_min(0).requires_grad_()
-            losses = problem.row_losses(model.decode(h, Pass()), graph.y[block.rows], graph.train[block.rows])
+            losses = problem.losses_of(model.decode(h, Pass()), block.rows)
             (G,) = torch.autograd.grad(losses.sum(), h)
             if block.halo.numel():
                 G = G + spmm(block.outside, V.pull(block.halo)) @ model.W.detach()

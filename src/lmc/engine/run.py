@@ -121,7 +121,7 @@ class Run:
             return self.source
         whole = self.problem
         graph = replace(whole.graph, adj=self._adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
-        problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut)
+        problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut, loss=whole.loss)
         return Batches(self.method, problem, self.clusters, self.seed, self.tables, fixed=False)
 
     def step(self, batch: Batch, optimizer: torch.optim.Optimizer, clip: float | None = None) -> StepStats:

@@ -85,12 +85,12 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
     def _one_step(self, step: Step) -> dict[str, Tensor]:
         """One step from the histories: Z by (20); V by (22), at the states that (20) gives."""
         problem, batch, model = step.problem, step.batch, recurrent_model(step.problem.model)
-        P, c = operator_of(batch), batch.num_core
+        P = operator_of(batch)
         with torch.no_grad():
             b, p = encoded(step, dropout=False)
             z = torch.addmm(b, spmm(P.forward, step.H[1].pull(batch.ext).clamp_min(0)), model.W.t())  # (20)
         h = z.clamp_min(0).requires_grad_()
-        losses = problem.row_losses(model.decode(h, p), batch.y[:c], batch.labelled[:c])
+        losses = problem.losses(model.decode(h, p), batch)
         (G,) = torch.autograd.grad(losses.sum(), h)
         V = torch.addmm(G, spmm(P.backward, step.V[1].pull(batch.ext)), model.W.detach())  # (22)
         return {"H": z, "V": V * (z > 0)}

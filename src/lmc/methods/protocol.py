@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError, check_fields, typed
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed
+from lmc.losses import Loss
 from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import partition
@@ -189,11 +190,9 @@ class ProblemView(Protocol):
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
         """h^0."""
 
-    def row_losses(self, outputs: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """loss_i / |V_L| of every row, zero where it is not labelled."""
-
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """:meth:`row_losses` of the leading rows of a batch, each times its importance."""
+        """w_i loss_i / (sum of w over labelled nodes) of the leading rows of a batch, zero where a row is not labelled,
+        each times its importance."""
 
     def aggregate(self, read: Callable[[Rows], Tensor | CSR], width: int) -> Table:
         """P t as a table, chunk by chunk; ``read`` gives rows of t."""
@@ -369,6 +368,7 @@ class Method:
         placement: Placement | None = None,
         *,
         device: str | torch.device | None = None,
+        loss: Loss | None = None,
         seed: int = 0,
     ) -> Run:
         """This method on this graph and model.
@@ -377,11 +377,13 @@ class Method:
             parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph.
             placement: where to train, and what is kept where.
             device: a shorthand for ``placement=Placement(device=device)``.
+            loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default cross
+                entropy of classes, binary cross entropy of labels, or the squared error of a regression.
             seed: of batches and dropout masks.
         """
         from lmc.engine import bind  # the one call from a method into the engine
 
-        return bind(self, graph, model, parts, placement, device, seed)
+        return bind(self, graph, model, parts, placement, device, seed, loss)
 
 
 def operators(problem: ProblemView, first_rows: int, P: Aggregation) -> Operators:

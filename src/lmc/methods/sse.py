@@ -68,7 +68,7 @@ class SSE(HistoryMethod, RecurrentRules):
         averaged = torch.lerp(Z[:c], self._iterate(step, Z, b, p).detach(), self.momentum)
         z = self._iterate(step, torch.cat([averaged, Z[c:]]), b, p)
         fresh = z.detach().requires_grad_()
-        losses = problem.row_losses(model.decode(fresh.relu(), p), batch.y[:c], batch.labelled[:c])
+        losses = problem.losses(model.decode(fresh.relu(), p), batch)
         decoder = {k: q for k, q in step.parameters.items() if k.startswith("lin_out.")}
         others = {k: q for k, q in step.parameters.items() if k not in decoder}
         first, *grads = torch.autograd.grad(losses.sum(), [fresh, *decoder.values()])

@@ -12,6 +12,7 @@ from torch import Tensor
 from lmc.errors import Interrupted, typed
 from lmc.graph import Graph
 from lmc.heap import keep_memory as keep_freed_memory
+from lmc.losses import Loss
 from lmc.methods import Method
 from lmc.models import Model
 from lmc.results import RunRecord
@@ -25,7 +26,8 @@ from lmc.train.signals import stop_on_interrupt
 
 @typed
 def fit(
-    graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *, weight_decay: float = 0.0,
+    graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *, loss: Loss | None = None,
+    weight_decay: float = 0.0,
     patience: int | None = None, clip: float | None = None, callbacks: Sequence[Callback | OnEpoch] = (),
     restore_best: bool = True, steps: int | None = None, minutes: float | None = None, eval_every: int = 1,
     parts: Tensor | None = None, seed: int = 0, run_dir: str | Path | None = None, resume: bool = False,
@@ -38,6 +40,8 @@ def fit(
     the model has its parameters at the end, so that ``lmc.evaluate(model, graph)["test"] == record.test``.
 
     Args:
+        loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default that of the
+            graph's task.
         epochs, lr, weight_decay, clip, patience, steps, minutes, restore_best, eval_every, checkpoint_every: see
             :class:`Settings`. Training ends at the first of the limits that is reached.
         callbacks: objects of :class:`lmc.train.Callback`, or functions that get the :class:`lmc.train.Training` at the
@@ -59,7 +63,7 @@ def fit(
     settings = Settings(
         epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best
     )
-    run = method.bind(graph, model, parts, placement, device=device, seed=seed)
+    run = method.bind(graph, model, parts, placement, device=device, loss=loss, seed=seed)
     if keep_memory and run.problem.device.type == "cpu":
         keep_freed_memory()
     folder = None if run_dir is None else Path(run_dir)

@@ -20,6 +20,7 @@ from torch import Tensor
 from lmc.engine import Run
 from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
+from lmc.losses import describe
 from lmc.methods import Method
 from lmc.results import EpochRecord, append_lines, read_lines, write_lines
 from lmc.train import checkpoint
@@ -215,6 +216,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "num_parts": run.clusters.num_parts,
         "clusters_per_batch": run.clusters.per_batch,
         "first_layer": run.first_layer,
+        "loss": describe(run.problem.loss),
         "model": {"name": type(model).__name__, **model.settings},
         "parameters": {name: list(p.shape) for name, p in model.named_parameters()},
         "dtype": str(run.problem.dtype),
