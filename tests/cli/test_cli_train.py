@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from helpers import weighted_graph
+from lmc.data import save
 
 Invoke = Callable[..., tuple[int, str]]
 
@@ -141,3 +145,25 @@ def _wait_for_epoch(path: Path, timeout: float = 60.0) -> None:
     while not (path.exists() and path.read_text().count("\n") >= 2):
         assert time.monotonic() - start < timeout, "the run did not begin"
         time.sleep(0.05)
+
+
+def test_a_file_with_weights_and_directions_is_trained(invoke: Invoke, tmp_path: Path) -> None:
+    g = weighted_graph(directed=True)
+    save(g, tmp_path / "mine.npz")
+    arrays = dict(np.load(tmp_path / "mine.npz"))
+    arrays["x"] = arrays["x"].astype(np.float32)
+    del arrays["undirected"]
+    np.savez(tmp_path / "silent.npz", **arrays)
+    options = ("--model", "gcn:hidden=8", "--parts", "4", "--clusters", "2", "--epochs", "1", "--run-dir")
+    code, said = invoke("train", "silent.npz", *options, "r")
+    assert code == 2
+    assert "--directed" in said
+    code, said = invoke("train", "silent.npz", *options, "r", "--directed")
+    assert code == 0, said
+    assert "40 nodes" in said
+    code, said = invoke("train", "silent.npz", *options, "s", "--directed", "--symmetrise")
+    assert code == 2
+    assert "expected directed=True or symmetrise=True" in said
+    code, said = invoke("train", "silent.npz", *options, "g", "--directed", "--model", "gat:hidden=8")
+    assert code == 2
+    assert "expected a model that reads edge_weight" in said

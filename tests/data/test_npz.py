@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import lmc.data
+from helpers import SPECIAL_GRAPHS
 from lmc.errors import DataError, GraphError
 from lmc.graph import CSR, SPLITS, Graph
 
@@ -209,3 +211,39 @@ def test_invalid_sparse_features_are_refused(
     np.savez(file, **arrays, **{**SPARSE, **change})
     with pytest.raises(GraphError, match=message):
         lmc.data.load(file)
+
+
+@pytest.mark.parametrize("name", SPECIAL_GRAPHS)
+def test_weights_features_and_directions_are_read_unchanged(name: str, tmp_path: Path) -> None:
+    made = SPECIAL_GRAPHS[name]()
+    made = replace(made, adj=replace(made.adj, edge_data=torch.rand(made.adj.nnz, 2)))
+    g = lmc.data.load(lmc.data.save(made, tmp_path / "made.npz"))
+    assert_same(made, g)
+    assert g.directed == made.directed
+    assert (g.edge_weight is None) == (made.edge_weight is None)
+    assert g.checksum == made.checksum
+
+
+def test_a_file_says_whether_it_is_directed_and_the_caller_may_overrule_it(
+    file: Path, arrays: dict[str, np.ndarray]
+) -> None:
+    source, target = arrays["edge_index"]
+    one_way = arrays | {"edge_index": arrays["edge_index"][:, source < target]}
+    np.savez(file, **one_way)
+    with pytest.raises(GraphError, match=r"both directions listed.*--directed"):
+        lmc.data.load(file)
+    assert lmc.data.load(file, directed=True).num_edges == 7
+    np.savez(file, **one_way | {"undirected": np.bool_(False)})
+    assert lmc.data.load(file).directed
+    assert not lmc.data.load(file, symmetrise=True).directed
+    with pytest.raises(GraphError, match="both directions listed"):
+        lmc.data.load(file, directed=False)
+    np.savez(file, **one_way | {"undirected": np.array([1.0, 2.0])})
+    with pytest.raises(GraphError, match="undirected as one boolean"):
+        lmc.data.load(file)
+
+
+def test_directed_is_not_an_option_of_names_and_graphs(file: Path) -> None:
+    for source in ("tiny-like", lmc.data.load(file)):
+        with pytest.raises(DataError, match="expected directed for files and PyG data only"):
+            lmc.data.load(source, directed=True)

@@ -122,8 +122,25 @@ def test_features_must_be_a_tensor(data: Data) -> None:
         lmc.data.load(data)
 
 
-@pytest.mark.parametrize("key", ["edge_weight", "edge_attr"])
-def test_edge_weights_and_features_are_not_dropped_silently(data: Data, key: str) -> None:
-    data[key] = torch.ones(data.num_edges)
-    with pytest.raises(GraphError, match=f"expected data without {key}"):
-        lmc.data.load(data)
+def test_edge_weights_features_and_directions_are_kept(data: Data) -> None:
+    data.edge_weight = data.edge_index.sum(0).double()
+    data.edge_attr = torch.stack([data.edge_index[0], data.edge_index[1]], 1).float()
+    g = lmc.data.load(data)
+    source, target = g.adj.indices.long(), g.adj.row_index()
+    assert not g.directed
+    assert torch.equal(g.edge_weight, (source + target).double())
+    assert torch.equal(g.edge_attr, torch.stack([source, target], 1).float())
+    one_way = data.edge_subgraph(data.edge_index[0] < data.edge_index[1])
+    with pytest.raises(GraphError, match=r"both directions listed.*directed=True"):
+        lmc.data.load(one_way)
+    directed = lmc.data.load(one_way, directed=True)
+    assert directed.directed
+    assert bool((directed.adj.indices < directed.adj.row_index()).all())
+    assert directed.num_edges == g.num_edges
+
+
+def test_a_union_keeps_the_weights_of_its_graphs(data: Data) -> None:
+    data.edge_weight = data.edge_index.sum(0).double()
+    g = lmc.data.load(Several([data, data]))
+    assert g.edge_weight is not None
+    assert torch.equal(g.edge_weight[: data.num_edges], g.edge_weight[data.num_edges :])

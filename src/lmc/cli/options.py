@@ -83,11 +83,16 @@ class Training:
     scale: Annotated[float | None, _data("Factor on a lookalike's nodes and edges.")] = None
     symmetrise: Annotated[bool, _data("Repair one-way edges, duplicates and self-loops.", "--symmetrise")] = False
 
+    directed: Annotated[bool, _data("The file holds a directed graph, source to target.", "--directed")] = False
+
     def load(self) -> "Graph":
         """The graph."""
         from lmc.data import load
 
-        return load(self.dataset, data_dir=self.data_dir, scale=self.scale, symmetrise=self.symmetrise)
+        return load(
+            self.dataset, data_dir=self.data_dir, scale=self.scale, symmetrise=self.symmetrise,
+            directed=self.directed or None,
+        )  # fmt: skip
 
     def settings(self) -> "Settings":
         """The settings of the training loop."""

@@ -1,8 +1,9 @@
 """The file format of graphs: one ``.npz`` of plain arrays, read without pickle and written atomically.
 
-Keys: ``edge_index`` int32 [2, E] with both directions listed; features ``x`` dense [n, d], or sparse as
-``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx``. Optional: ``val_idx test_idx``,
-``num_nodes``, ``num_classes``, ``undirected``, ``task`` ("classes", "labels" or "regression") and ``node_weight`` [n].
+Keys: ``edge_index`` int32 [2, E] as [source, target], with both directions listed unless the graph is directed;
+features ``x`` dense [n, d], or sparse as ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx``.
+Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``, ``task`` ("classes", "labels" or "regression"),
+``node_weight`` [n], ``edge_weight`` [E], ``edge_attr`` [E, k], and ``undirected``, which is false for a directed graph.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
 def read(
-    path: str | os.PathLike[str], *, name: str | None = None, symmetrise: bool = False, task: str | None = None
-) -> Graph:
-    """Read the graph in the file at ``path``; every error message names the file. ``task`` replaces that of the file.
+    path: str | os.PathLike[str], *, name: str | None = None, symmetrise: bool = False, directed: bool | None = None,
+    task: str | None = None,
+) -> Graph:  # fmt: skip
+    """Read the graph in the file at ``path``; every error message names the file. ``task`` and ``directed`` replace
+    those of the file.
 
     Raises:
         DataError: the file is missing, damaged, holds objects, or lacks a key.
@@ -44,6 +47,8 @@ def read(
         classes = _whole(arrays, "num_classes") if task != "regression" else None  # that of the columns of y
         given |= {"num_classes": classes, "name": name or path.stem, "symmetrise": symmetrise}
         given |= {"task": task, "weight": arrays.get("node_weight")}
+        given |= {"directed": not (symmetrise or _undirected(arrays)) if directed is None else directed}
+        given |= {key: arrays.get(key) for key in ("edge_weight", "edge_attr")}
         return Graph.from_edges(arrays["edge_index"], _features(arrays), y, **given)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
@@ -105,6 +110,14 @@ def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
     return int(value.reshape(()))
 
 
+def _undirected(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether both directions of every edge are listed; the file says so unless it says otherwise."""
+    value = np.asarray(arrays.get("undirected", True))
+    if value.size != 1 or value.dtype != np.bool_:
+        raise GraphError(f"expected undirected as one boolean (got {value.dtype} of shape {list(value.shape)})")
+    return bool(value.reshape(()))
+
+
 def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
     if "x" in arrays:
         return arrays["x"]
@@ -131,15 +144,17 @@ def _as_arrays(graph: Graph) -> dict[str, Any]:
     graph = graph.to("cpu")
     rows = graph.adj.row_index().to(torch.int32)
     arrays: dict[str, Any] = {
-        "edge_index": torch.stack([rows, graph.adj.indices]).numpy(),
+        "edge_index": torch.stack([graph.adj.indices, rows]).numpy(),
         "y": graph.y.numpy(),
         "num_nodes": np.int64(graph.num_nodes),
         "num_classes": np.int64(graph.num_classes),
-        "undirected": np.bool_(True),
+        "undirected": np.bool_(not graph.directed),
         "task": np.array(graph.task),
     }
-    if graph.weight is not None:
-        arrays["node_weight"] = graph.weight.numpy()
+    for key in ("node_weight", "edge_weight", "edge_attr"):
+        value = getattr(graph, "weight" if key == "node_weight" else key)
+        if value is not None:
+            arrays[key] = value.numpy()
     for split in graph.splits:
         arrays[f"{split}_idx"] = getattr(graph, split).nonzero().squeeze(1).to(torch.int32).numpy()
     if isinstance(graph.x, CSR):

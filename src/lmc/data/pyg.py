@@ -13,40 +13,42 @@ from lmc.graph import CSR, SPLITS, Graph
 from lmc.graph.csr import from_rows
 
 
-def from_data(data: Any, *, name: str = "graph", symmetrise: bool = False, task: str | None = None) -> Graph:
+def from_data(
+    data: Any, *, name: str = "graph", symmetrise: bool = False, directed: bool = False, task: str | None = None
+) -> Graph:
     """The graph in a PyG ``Data`` with x, y, edge_index and train_mask; val_mask and test_mask are optional, and
     ``data.node_weight`` [n] is the weight of each loss.
 
-    Of masks with several splits, [n, k], the first is used.
+    Of masks with several splits, [n, k], the first is used. ``data.edge_weight`` and ``data.edge_attr`` are those of
+    the graph.
     """
-    for key in ("edge_weight", "edge_attr"):
-        if getattr(data, key, None) is not None:
-            raise GraphError(f"expected data without {key} (got one): it would have no effect; delete data.{key}")
     for key, meaning in {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}.items():
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
     given: dict[str, Any] = {split: _mask(data, split) for split in SPLITS}
     given |= {"name": name, "symmetrise": symmetrise, "task": task, "weight": getattr(data, "node_weight", None)}
+    given |= {"directed": directed} | {key: getattr(data, key, None) for key in ("edge_weight", "edge_attr")}
     return Graph.from_edges(data.edge_index, _features(data.x), data.y, **given)
 
 
 def from_dataset(
-    dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False, task: str | None = None
-) -> Graph:
+    dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False, directed: bool = False,
+    task: str | None = None,
+) -> Graph:  # fmt: skip
     """The graph of a PyG data set; several graphs, each with its masks, become one disjoint union."""
     if len(dataset) == 0:
         raise GraphError("expected a data set with at least one graph (got an empty one)")
     if len(dataset) == 1:
-        return from_data(dataset[0], name=name, symmetrise=symmetrise, task=task)
+        return from_data(dataset[0], name=name, symmetrise=symmetrise, directed=directed, task=task)
     from torch_geometric.data import Batch  # imported here: PyG takes long to load
 
     union = Batch.from_data_list([dataset[i] for i in range(len(dataset))])
-    return from_data(union, name=name, symmetrise=symmetrise, task=task)
+    return from_data(union, name=name, symmetrise=symmetrise, directed=directed, task=task)
 
 
 def from_splits(
     train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], *, name: str = "graph", symmetrise: bool = False,
-    task: str | None = None,
+    directed: bool = False, task: str | None = None,
 ) -> Graph:  # fmt: skip
     """The disjoint union of three collections of graphs; the collection of a node is its split (PPI)."""
     marked = []
@@ -56,7 +58,7 @@ def from_splits(
             for key in SPLITS:
                 data[f"{key}_mask"] = torch.full((data.num_nodes,), key == split)
             marked.append(data)
-    return from_dataset(marked, name=name, symmetrise=symmetrise, task=task)
+    return from_dataset(marked, name=name, symmetrise=symmetrise, directed=directed, task=task)
 
 
 def _mask(data: Any, split: str) -> Tensor | None:

@@ -74,7 +74,7 @@ class Info:
 @typed
 def load(
     source: Any, *, data_dir: str | Path | None = None, seed: int = 0, scale: float | None = None,
-    symmetrise: bool = False, task: str | None = None,
+    symmetrise: bool = False, directed: bool | None = None, task: str | None = None,
 ) -> Graph:  # fmt: skip
     """Load and check the graph that ``source`` names or contains.
 
@@ -88,6 +88,8 @@ def load(
         scale: of a lookalike: the factor on its nodes and edges.
         symmetrise: repair one-way edges, duplicates and self-loops instead of refusing them. Sets that are
             published as directed graphs (ogbn-arxiv) are always repaired.
+        directed: whether a file or PyG data holds a directed graph. None: a file says so by its key ``undirected``, and
+            PyG data is undirected.
         task: of a file or of PyG data, as for :meth:`lmc.Graph.from_edges`; every other source knows its own.
 
     Raises:
@@ -95,8 +97,11 @@ def load(
         GraphError: the arrays do not form a graph.
     """
     named = isinstance(source, str) and not (source.endswith(".npz") or os.sep in source)
-    if task is not None and (named or isinstance(source, Graph)):
-        raise DataError(f"expected a task for files and PyG data only (got task={task!r} for {source!r}): drop it")
+    for option, value in (("task", task), ("directed", directed)):
+        if value is not None and (named or isinstance(source, Graph)):
+            raise DataError(
+                f"expected {option} for files and PyG data only (got {option}={value!r} for {source!r}): drop it"
+            )
     if isinstance(source, Graph):
         return source
     if isinstance(source, str) and (lookalike := lookalikes.parse(source)) is not None:
@@ -108,9 +113,9 @@ def load(
         what = source if isinstance(source, str | os.PathLike) else type(source).__name__
         raise DataError(f"expected a scale for lookalikes only (got scale={scale:g} for {what}): drop it")
     if not isinstance(source, str | os.PathLike):
-        return _from_pyg(source, symmetrise, task)
+        return _from_pyg(source, symmetrise=symmetrise, directed=bool(directed), task=task)
     if isinstance(source, os.PathLike) or not named:
-        return npz.read(source, symmetrise=symmetrise, task=task)
+        return npz.read(source, symmetrise=symmetrise, directed=directed, task=task)
     return _named(canonical(source), data_dir, symmetrise)
 
 
@@ -153,14 +158,14 @@ def _missing(entry: Named, data_dir: str | Path | None, error: Exception) -> str
     )
 
 
-def _from_pyg(source: Any, symmetrise: bool, task: str | None) -> Graph:
+def _from_pyg(source: Any, **options: Any) -> Graph:
     from torch_geometric.data import Data, Dataset
 
     if isinstance(source, Data):
-        return pyg.from_data(source, symmetrise=symmetrise, task=task)
+        return pyg.from_data(source, **options)
     if isinstance(source, Dataset):
         name = str(getattr(source, "name", type(source).__name__)).lower()
-        return pyg.from_dataset(source, name=name, symmetrise=symmetrise, task=task)
+        return pyg.from_dataset(source, name=name, **options)
     raise DataError(
         f"expected a name, a path, a PyG Data or data set, or an lmc.Graph (got {type(source).__name__}): "
         f"for arrays of your own use lmc.Graph.from_edges"

@@ -54,7 +54,8 @@ def matrix_of(adj: CSR, layer: LayerEdges, dtype: torch.dtype) -> CSR:
 
 def marked_symmetric(P: CSR) -> CSR:
     """The same matrix, marked as symmetric if it is."""
-    if torch.equal(P.t().data, P.data):
+    back = P.t()
+    if all(torch.equal(a, b) for a, b in ((back.indptr, P.indptr), (back.indices, P.indices), (back.data, P.data))):
         return CSR(P.indptr, P.indices, P.data, P.num_cols, symmetric=True)
     return P
 

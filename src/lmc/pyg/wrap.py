@@ -53,6 +53,7 @@ class WrappedNetwork(Model):
     transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
+    reads_edge_weight = False
 
     def __init__(self, network: nn.Module, call: Call, in_width: int, found: Inspection) -> None:
         super().__init__()
