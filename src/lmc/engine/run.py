@@ -103,7 +103,8 @@ class Run:
             epoch = self.epoch
         self.epoch = epoch + 1
         source = self._batches_on(epoch)
-        self._regraph(source.problem)
+        if start == 0:  # later in an epoch the tables hold the sums on its graph, as the steps before have changed them
+            self._regraph(source.problem)
         for step, batch in enumerate(self.pipeline.epoch(epoch, start, source), start):
             if not self._fresh and self.method.due(self.numbers, epoch, step, self.num_batches):
                 self.refresh()

@@ -150,9 +150,9 @@ class Training:
 
     def _train_rest_of_epoch(self) -> None:
         """Train from the position to the end of its epoch, or until the loop is to stop, and advance the position."""
-        if self._at_limit():
-            return
         position, settings, started = self._position, self.settings, time.perf_counter()
+        if self._at_limit() or position.step == self.run.num_batches:  # a callback raised after the last step
+            return
         before = position.step, position.seconds
 
         raised: list[BaseException] = []

@@ -105,15 +105,17 @@ def interval(text: str) -> tuple[float, str]:
 class RunFolder:
     """What a run writes and continues from; see :data:`RUN_FILES`."""
 
-    def __init__(self, path: Path, run: Run, optimizer: torch.optim.Optimizer, checkpoint_every: str = "auto") -> None:
+    def __init__(
+        self, path: Path, run: Run, optimizer: torch.optim.Optimizer, config: str, checkpoint_every: str = "auto"
+    ) -> None:
         self.path, self._epochs = path, path / "epochs.jsonl"
-        self._run, self._optimizer = run, optimizer
+        self._run, self._optimizer, self._config = run, optimizer, config
         self._every, self._unit = interval(checkpoint_every)
         self._write_seconds = 0.0
         self._mark_saved(Position())
 
     def load(self) -> Position | None:
-        """Restore the state of the checkpoint; None where there is none.
+        """Restore the state of the checkpoint; None where there is none. Then write config.json.
 
         Records of later epochs are dropped, since those epochs are trained again.
         """
@@ -124,6 +126,7 @@ class RunFolder:
                 raise CheckpointError(
                     f"expected a checkpoint in {self.path} (got {len(records)} recorded epochs without one): {RESTORE}"
                 )
+            replace(self.path / "config.json", self._config.encode())
             write_lines(self._epochs, records[: 0 if position is None else position.epoch])
         if position is not None:
             self._mark_saved(position)
@@ -182,7 +185,7 @@ def open_folder(
     path: Path | None, resume: bool, run: Run, config: Mapping[str, Any], optimizer: torch.optim.Optimizer,
     checkpoint_every: str = "auto",
 ) -> Iterator[RunFolder | None]:  # fmt: skip
-    """Create or reopen the folder of a run, write its config.json and hold its lock; None where no folder is given."""
+    """Create or reopen the folder of a run and hold its lock; None where no folder is given."""
     if path is None:
         if resume:
             raise ConfigError("expected a run_dir to resume from (got none): pass the folder of the run to continue")
@@ -201,9 +204,7 @@ def open_folder(
         text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
         if file.exists():
             _check_same(file, json.loads(text))
-        with writable(path):
-            replace(file, text.encode())
-        yield RunFolder(path, run, optimizer, checkpoint_every)
+        yield RunFolder(path, run, optimizer, text, checkpoint_every)
 
 
 def config_of(run: Run, settings: Settings) -> dict[str, Any]:
