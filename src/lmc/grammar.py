@@ -16,6 +16,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from lmc.errors import ConfigError
 
 T = TypeVar("T")
+Reader = tuple[str, Callable[[str], Any]]
+"""The accepted values in words, and the function that reads one."""
 
 SHORT = {"num_parts": "parts", "clusters_per_batch": "clusters", "num_layers": "layers"}
 """Short spellings of options; the long ones are accepted too."""
@@ -100,10 +102,10 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else ""
 
 
-def _readers(hint: Any) -> list[tuple[str, Callable[[str], Any]]]:
+def _readers(hint: Any) -> list[Reader]:
     """What a value of this type is in words, and how it is read; numbers come first, since every text is a word."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    found: list[tuple[str, Callable[[str], Any]]] = []
+    found: list[Reader] = []
     for kind in kinds:
         if kind in _PLAIN:
             found.append(_PLAIN[kind])
@@ -111,11 +113,13 @@ def _readers(hint: Any) -> list[tuple[str, Callable[[str], Any]]]:
             values = {str(value): value for value in get_args(kind)}
             found.append((f"one of {', '.join(values)}", values.__getitem__))
         elif get_origin(kind) in (tuple, Sequence):
-            found.append(("whole numbers such as 10/10/5", lambda value: tuple(map(int, value.split("/")))))
+            found.append(_WHOLE_NUMBERS if int in get_args(kind) else _NUMBERS)
     return sorted(found, key=lambda reader: reader is _PLAIN[str])
 
 
-_PLAIN: dict[Any, tuple[str, Callable[[str], Any]]] = {
+_WHOLE_NUMBERS: Reader = ("whole numbers such as 10/10/5", lambda value: tuple(map(int, value.split("/"))))
+_NUMBERS: Reader = ("numbers such as 0.9/0.999", lambda value: tuple(map(float, value.split("/"))))
+_PLAIN: dict[Any, Reader] = {
     int: ("a whole number", int),
     float: ("a number", float),
     bool: ("yes or no", lambda value: _WORDS[value.lower()]),

@@ -49,7 +49,8 @@ class RunRecord:
         """The first epoch with the best validation score; the last epoch where there are no validation scores."""
         scored = [e for e in self.epochs if e.scores and "val" in e.scores]
         last = self.epochs[-1] if self.epochs else None
-        return max(scored, key=lambda e: (e.scores or {})["val"], default=last)
+        choose = min if self.config.get("direction") == "min" else max
+        return choose(scored, key=lambda e: (e.scores or {})["val"], default=last)
 
     @property
     def best_epoch(self) -> int | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,19 +14,19 @@ class Best:
     Args:
         model: the one that is trained.
         keep: whether to keep a copy of the parameters and buffers of the best epoch, where the model is.
-        maximise: whether a greater score is better.
+        better: whether a score is better than another one, or than None.
     """
 
-    def __init__(self, model: nn.Module, keep: bool, maximise: bool = True) -> None:
-        self._model, self._keep, self._sign = model, keep, 1.0 if maximise else -1.0
+    def __init__(self, model: nn.Module, keep: bool, better: Callable[[float, float | None], bool]) -> None:
+        self._model, self._keep, self._better = model, keep, better
         self.epoch = 0  # 0: none yet
-        self.score = math.nan
+        self.score: float | None = None
         self.since = 0  # evaluations after the best epoch
         self.parameters: dict[str, Tensor] | None = None
 
     def update(self, epoch: int, score: float) -> bool:
         """Whether the score of this epoch is better than all before it; then its parameters are copied."""
-        if not math.isfinite(score) or (self.epoch and self._sign * score <= self._sign * self.score):
+        if not self._better(score, self.score):
             self.since += 1
             return False
         self.epoch, self.score, self.since = epoch, score, 0
@@ -42,13 +41,11 @@ class Best:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run continues from."""
-        return {"epoch": self.epoch, "score": self.score if self.epoch else None, "since": self.since,
-                "parameters": self.parameters}  # fmt: skip
+        return {name: getattr(self, name) for name in ("epoch", "score", "since", "parameters")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        self.epoch, self.since = state["epoch"], state["since"]
-        self.score = state["score"] if self.epoch else math.nan
+        self.epoch, self.score, self.since = state["epoch"], state["score"], state["since"]
         if state["parameters"] is not None:
             current = self._model.state_dict()
             self.parameters = {name: value.to(current[name].device) for name, value in state["parameters"].items()}

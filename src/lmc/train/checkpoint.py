@@ -250,6 +250,8 @@ def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {"dict": [[k, pack(v, f"{name}.{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
         return {type(value).__name__: [pack(v, f"{name}.{k}", tensors) for k, v in enumerate(value)]}
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no token for it
+        return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise CheckpointError(f"expected tensors and plain values in a checkpoint (got {type(value).__name__} as {name})")
@@ -262,6 +264,8 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
+    if kind == "float":
+        return float(content)
     if kind == "dict":
         return {k: unpack(v, tensors) for k, v in content}
     return {"list": list, "tuple": tuple}[kind](unpack(v, tensors) for v in content)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.errors import Interrupted, typed
 from lmc.graph import Graph
@@ -19,6 +21,7 @@ from lmc.results import RunRecord
 from lmc.stores import Placement
 from lmc.train.callbacks import Callback
 from lmc.train.loop import OnEpoch, Training
+from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory
 from lmc.train.progress import epoch_bar
 from lmc.train.run_folder import Settings
 from lmc.train.signals import stop_on_interrupt
@@ -26,10 +29,12 @@ from lmc.train.signals import stop_on_interrupt
 
 @typed
 def fit(
-    graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *, loss: Loss | None = None,
-    weight_decay: float = 0.0,
-    patience: int | None = None, clip: float | None = None, callbacks: Sequence[Callback | OnEpoch] = (),
-    restore_best: bool = True, steps: int | None = None, minutes: float | None = None, eval_every: int = 1,
+    graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *,
+    loss: Loss | None = None, optimizer: str | Optimizer | OptimizerFactory | None = None,
+    scheduler: str | LRScheduler | SchedulerFactory | PerStep | None = None, weight_decay: float | None = None,
+    patience: int | None = None, clip: float | None = None, metrics: object = None,
+    callbacks: Sequence[Callback | OnEpoch] = (), restore_best: bool = True, steps: int | None = None,
+    minutes: float | None = None, eval_every: int = 1,
     parts: Tensor | None = None, seed: int = 0, run_dir: str | Path | None = None, resume: bool = False,
     device: str | torch.device | None = None, checkpoint_every: str = "auto", placement: Placement | None = None,
     progress: bool = False, keep_memory: bool = True,
@@ -42,8 +47,9 @@ def fit(
     Args:
         loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default that of the
             graph's task.
-        epochs, lr, weight_decay, clip, patience, steps, minutes, restore_best, eval_every, checkpoint_every: see
-            :class:`Settings`. Training ends at the first of the limits that is reached.
+        epochs, lr, optimizer, scheduler, weight_decay, clip, patience, steps, minutes, restore_best, eval_every,
+            checkpoint_every: see :class:`Settings`. Training ends at the first of the limits that is reached.
+        metrics: see :func:`lmc.evaluate`; the first one is the score that chooses the best epoch.
         callbacks: objects of :class:`lmc.train.Callback`, or functions that get the :class:`lmc.train.Training` at the
             end of every epoch.
         parts: [num_nodes], the part of every node, instead of the method's own partition.
@@ -61,14 +67,15 @@ def fit(
     :class:`lmc.errors.DivergenceError`, and the last checkpoint stays.
     """
     settings = Settings(
-        epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best
-    )
+        epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best,
+        optimizer, scheduler,
+    )  # fmt: skip
     run = method.bind(graph, model, parts, placement, device=device, loss=loss, seed=seed)
     if keep_memory and run.problem.device.type == "cpu":
         keep_freed_memory()
     folder = None if run_dir is None else Path(run_dir)
     with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext() as show:
-        training = Training(run, settings, folder, resume, stop, callbacks)
+        training = Training(run, settings, folder, resume, stop, callbacks, metrics)
         with closing(training.epochs()) as records:  # closed: the lock of the folder is released after an error too
             for record in records:
                 if show is not None:

@@ -20,6 +20,8 @@ from lmc.train.best import Best
 from lmc.train.callbacks import Callback
 from lmc.train.checkpoint import Position
 from lmc.train.evaluate import evaluate_problem
+from lmc.train.metrics import metrics_of
+from lmc.train.optimizers import make_optimizer, make_schedule, settings_of
 from lmc.train.run_folder import RunFolder, Settings, config_of, open_folder
 from lmc.train.signals import Stop, never
 
@@ -29,7 +31,7 @@ OnEpoch = Callable[["Training"], object]
 
 def train(
     run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
-    callbacks: Sequence[Callback | OnEpoch] = (),
+    callbacks: Sequence[Callback | OnEpoch] = (), metrics: object = None,
 ) -> Generator[EpochRecord, None, None]:  # fmt: skip
     """Train and yield the record of every epoch; the caller may advance several of these loops in turn.
 
@@ -40,35 +42,44 @@ def train(
         resume: continue the run in ``run_dir``.
         stop: called after every step; where it returns True, the run is saved and :class:`Interrupted` raised.
         callbacks: see :class:`lmc.train.Callback`.
+        metrics: see :func:`lmc.evaluate`; the first one chooses the best epoch.
     """
-    yield from Training(run, settings, run_dir, resume, stop, callbacks).epochs()
+    yield from Training(run, settings, run_dir, resume, stop, callbacks, metrics).epochs()
 
 
 class Training:
     """The state of one training loop; callbacks read it, log to it and stop it.
 
     Args:
-        run, settings, run_dir, resume, stop, callbacks: see :func:`train`.
+        run, settings, run_dir, resume, stop, callbacks, metrics: see :func:`train`.
 
     Attributes:
         run, model, optimizer: what is trained, and by what.
         config: the settings as plain values.
         records: one :class:`lmc.EpochRecord` per epoch so far.
         best: the best epoch so far.
+        schedule: what changes the learning rate.
     """
 
     def __init__(
         self, run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
-        callbacks: Sequence[Callback | OnEpoch] = (),
+        callbacks: Sequence[Callback | OnEpoch] = (), metrics: object = None,
     ) -> None:  # fmt: skip
         self.run, self.settings, self.model = run, settings, run.problem.model
-        self.optimizer: torch.optim.Optimizer = adam(self.model, settings.lr, settings.weight_decay)
-        self.config = config_of(run, settings)
+        self._metrics = metrics_of(metrics, run.graph)
+        self.optimizer = make_optimizer(settings.optimizer, self.model, settings.lr, settings.weight_decay)
+        self.schedule = make_schedule(
+            settings.scheduler, self.optimizer, epochs=settings.epochs, steps=run.num_batches,
+            direction=self._metrics.direction,
+        )  # fmt: skip
+        chosen = {"metrics": list(self._metrics.names), "direction": self._metrics.direction}
+        optimizer = settings_of(self.optimizer) | {"scheduler": self.schedule.settings}
+        self.config = config_of(run, settings) | optimizer | chosen
         self.records: list[EpochRecord] = []
-        self.best = Best(self.model, settings.restore_best)
+        self.best = Best(self.model, settings.restore_best, self._metrics.better)
         self._callbacks, self._interrupt, self._stopped = _named(callbacks), stop, False
         self._step_hooks = [c.on_step for c in self._callbacks.values() if type(c).on_step is not Callback.on_step]
-        self._position, self._started = Position(), time.perf_counter()
+        self._position = Position()
         self._check_validation()
         self._run_dir, self._resume = run_dir, resume
         self._folder: RunFolder | None = None
@@ -127,6 +138,7 @@ class Training:
         else:
             self._position, self.records = position, self._folder.records()
             self.best.load_state_dict(position.extras["best"])
+            self.schedule.load_state_dict(position.extras["scheduler"])
             for name, callback in self._callbacks.items():
                 if name in position.extras["callbacks"]:
                     callback.load_state_dict(position.extras["callbacks"][name])
@@ -159,6 +171,7 @@ class Training:
 
         def after_step() -> bool:
             position.step += 1
+            self.schedule.after_step()
             position.seconds = before[1] + time.perf_counter() - started
             try:
                 for hook in self._step_hooks:
@@ -200,13 +213,17 @@ class Training:
             # small chunks where rows are kept off the device, because memory is short
             size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
             start = self.run.problem.kind.solver_start(self.run.tables)
-            found = evaluate_problem(self.run.problem, size, start=start)
+            found = evaluate_problem(self.run.problem, size, start, self._metrics)
             scores = {split: score for split, score in found.items() if math.isfinite(score)}
         record = EpochRecord(epoch, position.loss / position.step, position.seconds, scores, self.run.solves())
         self.records.append(record)
-        improved = self._validated and scores is not None and self.best.update(epoch, scores.get("val", math.nan))
+        score = None if scores is None else scores.get("val", math.nan)
+        improved = self._validated and score is not None and self.best.update(epoch, score)
+        if self.schedule.scheduler is not None:
+            self.log(lr=self.optimizer.param_groups[0]["lr"])
         if complete:
             position.epoch, position.step, position.loss = epoch, 0, 0.0
+            self.schedule.after_epoch(score)
         save = True
         try:
             for callback in self._callbacks.values():
@@ -230,7 +247,11 @@ class Training:
         """Write a checkpoint where there is a folder."""
         if self._folder is not None:
             callbacks = {name: callback.state_dict() for name, callback in self._callbacks.items()}
-            self._position.extras = {"best": self.best.state_dict(), "callbacks": callbacks}
+            self._position.extras = {
+                "best": self.best.state_dict(),
+                "scheduler": self.schedule.state_dict(),
+                "callbacks": callbacks,
+            }
             self._folder.save(self._position)
 
     def _interrupted(self) -> Interrupted:
@@ -255,11 +276,12 @@ class Training:
         )
 
     def _check_validation(self) -> None:
-        """Refuse to stop early without validation scores."""
-        self._validated = bool(self.run.graph.val.any())
-        if self.settings.patience is not None and not (self._validated and self.settings.eval_every):
+        """Refuse what reads validation scores where there are none."""
+        self._validated = "val" in self.run.graph.splits
+        reader = "patience" if self.settings.patience is not None else "the scheduler" * self.schedule.reads_score
+        if reader and not (self._validated and self.settings.eval_every):
             got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"
-            raise ConfigError(f"expected validation scores for patience (got {got}): drop patience, or provide them")
+            raise ConfigError(f"expected validation scores for {reader} (got {got}): drop it, or provide them")
 
 
 def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:
@@ -305,9 +327,3 @@ def _largest(model: nn.Module) -> Tensor:
     """[1], the largest absolute value of the parameters and buffers; NaN and infinity are kept."""
     values = [v for v in model.state_dict().values() if v.is_floating_point()]
     return torch.nn.utils.get_total_norm(values, math.inf).double().view(1)
-
-
-def adam(model: nn.Module, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
-    """Adam over the parameters of ``model``; on a GPU its update is one kernel."""
-    fused = all(p.is_cuda for p in model.parameters())
-    return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay, fused=fused)

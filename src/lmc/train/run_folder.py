@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Run
 from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
@@ -25,6 +27,7 @@ from lmc.methods import Method
 from lmc.results import EpochRecord, append_lines, read_lines, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
+from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory
 
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
@@ -42,7 +45,8 @@ class Settings:
 
     Args:
         epochs: passes over the parts.
-        lr, weight_decay: of Adam.
+        lr, weight_decay: of the optimiser, where it is not a factory or a finished object. None: its own default, which
+            is 0 for Adam.
         clip: largest norm of the gradient; None: no clipping.
         eval_every: epochs between evaluations; the last epoch is always evaluated; 0: never.
         checkpoint_every: time, steps or epochs between two checkpoints: "30s", "10min", "2h", "500steps" or "1epochs";
@@ -51,11 +55,16 @@ class Settings:
         steps, minutes: training stops after so many steps, or so much time spent in training steps, also within an
             epoch; a resumed run continues that epoch. None: no limit but ``epochs``.
         restore_best: keep the parameters of the epoch with the best validation score, and restore them at the end.
+        optimizer: None: Adam. A spec such as "adamw:weight_decay=5e-4", a function from a list of parameters to an
+            optimiser of torch, or an optimiser of the model's parameters.
+        scheduler: None: a constant learning rate. A spec such as "cosine:warmup=5", a function from the optimiser to a
+            scheduler of torch, or a scheduler. It advances after every epoch; in a :class:`lmc.train.PerStep`, after
+            every step. ``ReduceLROnPlateau`` reads the validation score.
     """
 
     epochs: int = 100
     lr: float = 0.01
-    weight_decay: float = 0.0
+    weight_decay: float | None = None
     clip: float | None = None
     eval_every: int = 1
     checkpoint_every: str = "auto"
@@ -63,6 +72,8 @@ class Settings:
     steps: int | None = None
     minutes: float | None = None
     restore_best: bool = True
+    optimizer: str | Optimizer | OptimizerFactory | None = None
+    scheduler: str | LRScheduler | SchedulerFactory | PerStep | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -70,8 +81,8 @@ class Settings:
             raise ConfigError(f"expected at least 1 epoch, a whole number (got {self.epochs})")
         if not 0 < self.lr < math.inf:
             raise ConfigError(f"expected a positive lr (got {self.lr})")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"expected weight_decay of at least 0 (got {self.weight_decay})")
+        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"expected weight_decay of at least 0, or None (got {self.weight_decay})")
         for name in ("patience", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -225,7 +236,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "seed": int(run.seed),
         "device": run.problem.device.type,
         "threads": torch.get_num_threads(),
-        **dataclasses.asdict(settings),
+        **{k: v for k, v in vars(settings).items() if k not in ("optimizer", "scheduler")},
     }
 
 
