@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
 import pytest
+
+from lmc.data import fetch
 
 # two triangles joined by one edge, both directions listed
 EDGES = np.array([[0, 1, 0, 2, 1, 2, 3, 4, 3, 5, 4, 5, 2, 3], [1, 0, 2, 0, 2, 1, 4, 3, 5, 3, 5, 4, 3, 2]])
@@ -41,3 +44,13 @@ def no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("LMC_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "lmc" / "data"
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse every connection."""
+
+    def refuse(url: str) -> None:
+        raise URLError("no network in tests")
+
+    monkeypatch.setattr(fetch, "open_url", refuse)

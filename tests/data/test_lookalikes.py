@@ -9,7 +9,7 @@ from torch import Tensor
 import lmc.data
 from lmc.data.lookalikes import LOOKALIKES
 from lmc.data.registry import REAL
-from lmc.errors import DataError
+from lmc.errors import LmcError
 from lmc.graph import CSR, Graph, gcn_norm, spmm
 from lmc.partition import partition, quality
 
@@ -114,14 +114,14 @@ def test_the_scale_may_be_a_suffix_of_the_name() -> None:
         ("arxiv-like@0.1", 0.2, "one scale"),
         ("arxiv-like", 0.0, "a scale in"),
         ("arxiv-like", -1.0, "a scale in"),
-        ("arxiv-like", float("nan"), "a scale in"),
+        ("arxiv-like", float("nan"), "scale to be a number"),
         ("arxiv-like", 1e6, "a scale in"),
         ("arxiv-like", 1e-4, "use a scale of 0.0047 or more"),
         ("arxivlike", None, "did you mean arxiv-like"),
     ],
 )
 def test_invalid_scales_are_refused(source: str, scale: float | None, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(LmcError, match=message):
         lmc.data.load(source, scale=scale)
 
 

@@ -1,148 +1,276 @@
-"""Readers of the published raw formats, on small graphs."""
+"""Readers of the published raw files: what is written is read back exactly, and damaged files are refused by name."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 import lmc.data
-from lmc.errors import DataError, GraphError
-from lmc.graph import CSR
+import raw_folders
+from lmc.data import catalog, npz, planetoid, raw, registry
+from lmc.errors import DataError, GraphError, LmcError
+from raw_folders import MAKERS, Written, assert_read, register, write
 
 
-@pytest.fixture
-def ogb(tmp_path: Path, arrays: dict[str, np.ndarray]) -> Path:
-    """An unpacked OGB set: one-way edges, classes in a column."""
-    folder = tmp_path / "sets" / "ogbn_arxiv"
-    (folder / "raw").mkdir(parents=True)
-    (folder / "split" / "time").mkdir(parents=True)
-    np.savetxt(folder / "raw" / "edge.csv.gz", arrays["edge_index"][:, ::2].T, fmt="%d", delimiter=",")
-    np.savetxt(folder / "raw" / "node-feat.csv.gz", arrays["x"], delimiter=",")
-    np.savetxt(folder / "raw" / "node-label.csv.gz", arrays["y"], fmt="%d")
-    for key, split in (("train", "train"), ("valid", "val"), ("test", "test")):
-        np.savetxt(folder / "split" / "time" / f"{key}.csv.gz", arrays[f"{split}_idx"], fmt="%d")
-    return folder
+def expected_features(form: str, g: Written) -> np.ndarray:
+    """The features after the preprocessing of the set, computed here in float64."""
+    x = g.x.astype(np.float64)
+    if form.startswith("planetoid"):
+        sums = x.sum(axis=1, keepdims=True)
+        return x / np.where(sums == 0, 1, sums)
+    if form in ("graphsaint reddit", "graphsage"):
+        rows = x[g.train]
+        deviation = rows.std(axis=0)
+        return (x - rows.mean(axis=0)) / np.where(deviation == 0, 1, deviation)
+    return x
 
 
-def test_an_ogb_folder_becomes_a_graph(ogb: Path, arrays: dict[str, np.ndarray]) -> None:
-    g = lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
-    assert (g.name, g.num_nodes, g.num_edges, g.num_classes) == ("ogbn-arxiv", 6, 7, 2)
-    assert torch.equal(g.x, torch.from_numpy(arrays["x"]))
-    assert g.val.nonzero().squeeze(1).tolist() == arrays["val_idx"].tolist()
+@pytest.mark.parametrize("form", MAKERS)
+def test_a_raw_folder_is_read_exactly(
+    form: str, tmp_path: Path, no_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first load parses, the second reads our own cache; the user's folder stays as it was."""
+    name, folder, g = write(form, tmp_path / "sets", monkeypatch)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for _ in range(2):
+        graph = lmc.data.load(name, data_dir=tmp_path / "sets")
+        assert_read(graph, g, expected_features(form, g), splits=form != "snap")
+        assert graph.name == name
+        assert graph.task == ("labels" if catalog.REAL[name].multi_label else "classes")
+        monkeypatch.setattr(raw, "read", None)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert len(list((no_folders / "parsed" / name).iterdir())) == 1
 
 
-def test_a_file_is_preferred_to_a_raw_folder(ogb: Path, arrays: dict[str, np.ndarray]) -> None:
-    np.savez(ogb.parent / "ogbn-arxiv.npz", **{**arrays, "x": np.zeros((6, 3))})
-    assert lmc.data.load("ogbn-arxiv", data_dir=ogb.parent).num_features == 3
+def test_a_split_is_drawn_for_snap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("snap", tmp_path, monkeypatch)
+    g = lmc.data.load("amazon", data_dir=tmp_path)
+    assert [int(mask.sum()) for mask in (g.train, g.val, g.test)] == [1, 1, 2]
+    assert bool(g.y[g.train | g.val | g.test].any(dim=1).all()), "these nodes have a label"
 
 
-def test_a_missing_ogb_file_is_named(ogb: Path) -> None:
-    (ogb / "raw" / "node-feat.csv.gz").unlink()
-    with pytest.raises(DataError, match=r"node-feat\.csv\.gz.*unpack"):
-        lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
+PLACES = [
+    ("graphsaint flickr", "Flickr/raw"),
+    ("graphsaint reddit", "Reddit2"),
+    ("ogb arxiv", "arxiv"),
+    ("ogb products", "ogbn_products"),
+    ("sse", "amazon-all"),
+    ("planetoid", "Cora/raw"),
+    ("planetoid", "."),
+    ("snap", "."),
+]
 
 
-def test_a_damaged_ogb_file_is_named(ogb: Path) -> None:
-    path = ogb / "raw" / "edge.csv.gz"
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(DataError, match=r"edge\.csv\.gz"):
-        lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
+@pytest.mark.parametrize(("form", "place"), PLACES)
+def test_folders_may_have_the_names_of_their_publishers(
+    form: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, make = MAKERS[form]
+    (tmp_path / "sets" / place).mkdir(parents=True)
+    register(name, make(tmp_path / "sets" / place), monkeypatch)
+    assert lmc.data.load(name, data_dir=tmp_path / "sets").num_nodes == 24
+    (info,) = [info for info in lmc.data.describe(tmp_path / "sets") if info.name == name]
+    assert info.where != "not here"
 
 
-def test_two_ogb_split_schemes_are_refused(ogb: Path) -> None:
-    (ogb / "split" / "random").mkdir()
-    with pytest.raises(DataError, match="keep one scheme"):
-        lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
+@pytest.mark.parametrize("protocol", [0, 2, 5])
+def test_planetoid_is_read_in_every_protocol(tmp_path: Path, protocol: int) -> None:
+    raw_folders.planetoid(tmp_path, protocol)
+    files = {part: tmp_path / f"ind.cora.{part}" for part in planetoid.PARTS}
+    assert planetoid.read(files, 24, 5, 3)["x"].shape == (24, 5)
 
 
-def test_an_invalid_ogb_graph_names_its_folder(ogb: Path) -> None:
-    np.savetxt(ogb / "raw" / "edge.csv.gz", np.array([[0, 9]]), fmt="%d", delimiter=",")
-    with pytest.raises(GraphError, match=r"ogbn_arxiv.*node 9"):
-        lmc.data.load("ogbn-arxiv", data_dir=ogb.parent)
+def test_a_changed_raw_file_is_parsed_again(tmp_path: Path, no_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, folder, g = write("graphsaint flickr", tmp_path, monkeypatch)
+    lmc.data.load(name, data_dir=tmp_path)
+    np.save(folder / "feats.npy", 2 * g.x.astype(np.float64))
+    os.utime(folder / "feats.npy", ns=(1, 1))
+    assert torch.equal(lmc.data.load(name, data_dir=tmp_path).x, 2 * torch.from_numpy(g.x))
+    (kept,) = (no_folders / "parsed" / name).iterdir()
+    kept.write_bytes(kept.read_bytes()[:-100])
+    assert torch.equal(lmc.data.load(name, data_dir=tmp_path).x, 2 * torch.from_numpy(g.x)), "a damaged cache"
 
 
-@pytest.fixture
-def amazon(tmp_path: Path) -> Path:
-    folder = tmp_path / "sets" / "amazon"
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, _ = write("ogb arxiv", tmp_path, monkeypatch)
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(npz, "write", full)
+    with pytest.warns(UserWarning, match="parsed again at every load.*no space left"):
+        lmc.data.load(name, data_dir=tmp_path)
+
+
+def test_other_counts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of nodes and edges of a named set are those of the registry."""
+    name, _, g = write("graphsaint reddit", tmp_path, monkeypatch)
+    register(name, Written(g.edges[1:], g.x, g.y, g.train, g.val, g.test), monkeypatch)
+    with pytest.raises(DataError, match=r"expected reddit with 24 nodes and 35 .*got 24 and 36.*adj_full\.npz, feats"):
+        lmc.data.load(name, data_dir=tmp_path)
+
+
+def test_processed_files_are_not_loaded(tmp_path: Path) -> None:
+    """A folder of PyG with its processed file alone is no raw folder, and what it holds is not run."""
+    folder = tmp_path / "cora" / "processed"
     folder.mkdir(parents=True)
-    # a ring of 24 nodes, each listing its two neighbours
-    lines = [f"2 {(i - 1) % 24} {(i + 1) % 24}" for i in range(24)]
-    (folder / "adj_list.txt").write_text("\n".join(lines) + "\n")
-    np.savetxt(folder / "label.txt", np.eye(24, 3, dtype=int), fmt="%d")
-    np.savetxt(folder / "train_idx-0.06.txt", np.array([0, 1]), fmt="%d")
-    np.savetxt(folder / "test_idx.txt", np.arange(2, 22), fmt="%d")
-    return folder
+    (folder / "data.pt").write_bytes(pickle.dumps(Bomb(str(tmp_path / "ran"))))
+    with pytest.raises(DataError, match=r"no network.*put cora\.npz; or in a folder cora/ ind\.cora\.x"):
+        lmc.data.load("cora", data_dir=tmp_path)
+    assert not (tmp_path / "ran").exists()
 
 
-def test_an_amazon_folder_becomes_a_graph(amazon: Path) -> None:
-    g = lmc.data.load("amazon", data_dir=amazon.parent)
-    assert (g.num_nodes, g.num_edges, g.num_classes, g.multi_label) == (24, 24, 3, True)
-    assert isinstance(g.x, CSR)
-    assert torch.equal(g.x.to_dense(), torch.eye(24))
-    assert g.val.nonzero().squeeze(1).tolist() == [2, 12]
-    assert int(g.test.sum()) == 18
+class Bomb:
+    """An object whose pickle writes a file when it is loaded."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
 
 
-def test_a_damaged_amazon_file_is_named(amazon: Path) -> None:
-    (amazon / "adj_list.txt").write_text("2 x y\n")
-    with pytest.raises(DataError, match=r"adj_list\.txt"):
-        lmc.data.load("amazon", data_dir=amazon.parent)
+@pytest.mark.parametrize("part", ["x", "y", "graph"])
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_pickles_run_nothing(part: str, protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder, _ = write("planetoid", tmp_path / "sets", monkeypatch)
+    path = folder / f"ind.cora.{'allx' if part == 'x' else part}"
+    path.write_bytes(pickle.dumps({0: [1], 1: Bomb(str(tmp_path / "ran"))}, protocol))
+    with pytest.raises(DataError, match=rf"numpy and scipy arrays only \(got .*{path.name}.*open"):
+        lmc.data.load("cora", data_dir=tmp_path / "sets")
+    assert not (tmp_path / "ran").exists()
 
 
-def test_a_flickr_folder_becomes_a_graph(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    raw = tmp_path / "sets" / "flickr" / "raw"
-    raw.mkdir(parents=True)
-    row, col = arrays["edge_index"]
-    adj = sp.csr_array((np.ones(row.size), (row, col)), shape=(6, 6))
-    np.savez(raw / "adj_full.npz", data=adj.data, indices=adj.indices, indptr=adj.indptr, shape=adj.shape)
-    np.save(raw / "feats.npy", arrays["x"])
-    (raw / "class_map.json").write_text(json.dumps({str(i): int(c) for i, c in enumerate(arrays["y"])}))
-    roles = {key: arrays[f"{split}_idx"].tolist() for key, split in (("tr", "train"), ("va", "val"), ("te", "test"))}
-    (raw / "role.json").write_text(json.dumps(roles))
-    g = lmc.data.load("flickr", data_dir=tmp_path / "sets")
-    assert (g.name, g.num_nodes, g.num_edges, g.num_classes) == ("flickr", 6, 7, 2)
+def shared_lists() -> bytes:
+    row = list(range(900))
+    return pickle.dumps(dict.fromkeys(range(900), row))
 
 
-def test_damaged_flickr_files_are_reported(tmp_path: Path) -> None:
-    raw = tmp_path / "sets" / "flickr" / "raw"
-    raw.mkdir(parents=True)
-    for name in ("adj_full.npz", "feats.npy", "class_map.json", "role.json"):
-        (raw / name).write_text("no")
-    with pytest.raises(DataError, match="raw files of flickr"):
-        lmc.data.load("flickr", data_dir=tmp_path / "sets")
+PICKLES: list[tuple[str, bytes, str]] = [
+    ("graph", shared_lists(), "no lists of their own"),
+    ("graph", pickle.dumps({0: [1.5]}), "node numbers"),
+    ("graph", pickle.dumps({0: [-1]}), "node numbers"),
+    ("graph", pickle.dumps({0: [10**6]}), "node 1000000"),
+    ("graph", pickle.dumps([1, 2]), "neighbours"),
+    ("graph", b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "pickle of numpy"),  # declares 1 TB
+    ("graph", b"\x80\x02}r\xff\xff\xff\x7f.", "at least one edge"),  # the memo of number 2^31 - 1
+    ("ally", pickle.dumps(np.array([["a"]], dtype=object)), "0/1 matrix|numpy"),
+    ("ally", pickle.dumps(np.full((16, 3), 2)), "0/1 matrix"),
+    ("ally", pickle.dumps(np.zeros((16, 10**4), dtype=np.int8)), "0/1 matrix"),
+    ("allx", pickle.dumps(np.zeros((16, 5))), "CSR matrix"),
+    ("test.index", b"16\n17\n1000000000\n", "test nodes"),
+    ("test.index", b"", "1 numbers in every row"),
+]
 
 
-def test_a_reddit_folder_becomes_a_graph(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    raw = tmp_path / "sets" / "reddit" / "raw"
-    raw.mkdir(parents=True)
-    role = np.array([1, 2, 3, 1, 2, 3])  # train, val, test
-    np.savez(raw / "reddit_data.npz", feature=arrays["x"], label=arrays["y"], node_types=role)
-    row, col = arrays["edge_index"]
-    sp.save_npz(raw / "reddit_graph.npz", sp.coo_matrix((np.ones(row.size), (row, col)), shape=(6, 6)))
-    g = lmc.data.load("reddit", data_dir=tmp_path / "sets")
-    assert (g.num_nodes, g.num_edges) == (6, 7)
-    assert g.train.nonzero().squeeze(1).tolist() == [0, 3]
+@pytest.mark.parametrize(("part", "content", "message"), PICKLES)
+def test_odd_planetoid_files_are_refused(
+    part: str, content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, _ = write("planetoid", tmp_path, monkeypatch)
+    (folder / f"ind.cora.{part}").write_bytes(content)
+    with pytest.raises((DataError, GraphError), match=message) as raised:
+        lmc.data.load("cora", data_dir=tmp_path)
+    assert "\n" not in str(raised.value)
 
 
-def test_a_ppi_folder_becomes_one_disjoint_union(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Two training graphs, one validation graph and one test graph become one union of four."""
-    raw = tmp_path / "sets" / "ppi" / "raw"
-    raw.mkdir(parents=True)
-    for split, graphs in (("train", 2), ("valid", 1), ("test", 1)):
-        n = 6 * graphs
-        edges = np.concatenate([arrays["edge_index"] + 6 * k for k in range(graphs)], axis=1)
-        links = [{"source": int(u), "target": int(v)} for u, v in edges.T]
-        nodes = [{"id": i} for i in range(n)]
-        content = {"directed": True, "multigraph": False, "graph": {}, "nodes": nodes, "links": links}
-        (raw / f"{split}_graph.json").write_text(json.dumps(content))
-        np.save(raw / f"{split}_feats.npy", np.tile(arrays["x"], (graphs, 1)))
-        np.save(raw / f"{split}_labels.npy", np.eye(6, 3)[np.arange(n) % 6])
-        np.save(raw / f"{split}_graph_id.npy", 1 + np.arange(n) // 6)
-    g = lmc.data.load("ppi", data_dir=tmp_path / "sets")
-    assert (g.num_nodes, g.num_edges, g.num_classes, g.multi_label) == (24, 28, 3, True)
-    assert [int(m.sum()) for m in (g.train, g.val, g.test)] == [12, 6, 6]
+Damage = Callable[[bytes], bytes]
+DAMAGES: dict[str, Damage] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "text": lambda content: b"not found\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("form", ["planetoid", "graphsaint flickr", "ppi", "graphsage", "ogb arxiv", "sse", "snap"])
+def test_damaged_files_are_refused_by_name(
+    form: str, damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file of every form in turn. A shorter list of nodes (``*_idx.txt``) cannot be told from a whole one."""
+    name, folder, _ = write(form, tmp_path, monkeypatch)
+    lists = () if damage != "cut" else ("train_idx-0.06.txt", "test_idx.txt")
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in lists):
+        content = path.read_bytes()
+        path.write_bytes(DAMAGES[damage](content))
+        with pytest.raises(LmcError) as raised:
+            lmc.data.load(name, data_dir=tmp_path)
+        message = str(raised.value)
+        assert path.name in message or folder.name in message
+        assert "\n" not in message
+        path.write_bytes(content)
+
+
+def test_a_missing_file_is_named_with_those_that_belong_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder, _ = write("ogb arxiv", tmp_path, monkeypatch)
+    (folder / "raw" / "node-feat.csv.gz").unlink()
+    with pytest.raises(DataError, match=r"expected node-feat\.csv\.gz in .*raw.*edge\.csv\.gz.*split/time/train"):
+        lmc.data.load("ogbn-arxiv", data_dir=tmp_path)
+
+
+def test_an_invalid_graph_names_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder, _ = write("ogb arxiv", tmp_path, monkeypatch)
+    np.savetxt(folder / "raw" / "edge.csv.gz", np.array([[0, 99]]), fmt="%d", delimiter=",")
+    with pytest.raises(GraphError, match=r"ogbn-arxiv.*node 99"):
+        lmc.data.load("ogbn-arxiv", data_dir=tmp_path)
+
+
+def test_a_table_ends_at_the_declared_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small gzip of very many rows, or of one very long row, is refused before it fills the memory."""
+    _, folder, _ = write("ogb arxiv", tmp_path, monkeypatch)
+    path = folder / "raw" / "edge.csv.gz"
+    for content, message in ((b"0,1\n" * 10**6, r"at most 96 rows in .*edge\.csv"), (b"0" * 10**7, r"edge\.csv\.gz")):
+        path.write_bytes(gzip.compress(content, 1))
+        with pytest.raises(DataError, match=message):
+            lmc.data.load("ogbn-arxiv", data_dir=tmp_path)
+
+
+SAINT: list[tuple[str, Any, str]] = [
+    ("class_map.json", {str(i): 10**8 for i in range(24)}, "classes in"),
+    ("class_map.json", {str(i): "a" for i in range(24)}, "numeric"),
+    ("class_map.json", {str(i + 1): 0 for i in range(24)}, "class_map"),
+    ("class_map.json", [0] * 24, "expected a dict"),
+    ("role.json", {"tr": [0], "va": [1], "te": [24]}, "role.json"),
+    ("role.json", {"tr": [0], "va": [1]}, "role.json"),
+    ("role.json", {"tr": [0], "va": [1], "te": []}, "role.json"),
+    ("role.json", {"tr": [0], "va": [1], "te": ["2"]}, "role.json"),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "message"), SAINT)
+def test_odd_graphsaint_files_are_refused(
+    file: str, content: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, folder, _ = write("graphsaint flickr", tmp_path, monkeypatch)
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises((DataError, GraphError), match=message):
+        lmc.data.load(name, data_dir=tmp_path)
+
+
+def test_a_prepared_file_is_preferred_and_preprocessed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, g = write("planetoid", tmp_path, monkeypatch)
+    graph = lmc.data.load(name, data_dir=tmp_path)
+    np.savez(
+        tmp_path / "cora.npz", edge_index=np.concatenate([g.edges, g.edges[:, ::-1]]).T, x=2 * g.x, y=g.y,
+        train_idx=g.train, val_idx=g.val, test_idx=g.test,
+    )  # fmt: skip
+    assert registry.find("cora", tmp_path) == tmp_path / "cora.npz"
+    assert_read(lmc.data.load(name, data_dir=tmp_path), g, graph.x.to_dense().numpy())
+    assert np.array_equal(lmc.data.load(tmp_path / "cora.npz").x.numpy(), 2 * g.x), "a path is read as it is"
+
+
+def test_per_class_split_has_fixed_numbers_per_class() -> None:
+    y = np.arange(300) % 3
+    masks = raw.per_class_split(y)
+    assert [int(mask.sum()) for mask in masks.values()] == [60, 90, 150]
+    assert np.bincount(y[masks["train"]]).tolist() == [20, 20, 20]
+    assert all(np.array_equal(a, b) for a, b in zip(masks.values(), raw.per_class_split(y).values(), strict=True))

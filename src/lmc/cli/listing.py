@@ -24,10 +24,10 @@ from lmc.stores import Placement
 def list_datasets(data_dir: Path | None) -> None:
     """Print one line per data set."""
     sizes = [Column(name, justify="right") for name in ("nodes", "edges", "features", "classes")]
-    table = Table("name", "kind", *sizes, Column("found", overflow="fold"))
+    table = Table("name", "kind", *sizes, "preprocessing", Column("found", overflow="fold"))
     for info in describe(data_dir):
         numbers = (f"{size:,}" for size in (info.nodes, info.edges, info.features, info.classes))
-        table.add_row(info.name, info.kind, *numbers, info.where)
+        table.add_row(info.name, info.kind, *numbers, info.preprocessing, info.where)
     out = console()
     out.print(table)
     out.print("A lookalike needs no file: --scale 0.1, or arxiv-like@0.1, makes it a tenth of its size.")

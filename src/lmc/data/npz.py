@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmc.data.arrays import check_pointers, read_npz
 from lmc.errors import DataError, GraphError, typed
 from lmc.files import replacing
 from lmc.graph import CSR, SPLITS, Graph
+from lmc.graph.checks import csr_of
 
 REQUIRED = ("edge_index", "y", "train_idx")
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -52,8 +54,6 @@ def read(
         return Graph.from_edges(arrays["edge_index"], _features(arrays), y, **given)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
-    except (TypeError, RuntimeError) as error:  # dtypes that torch cannot hold, e.g. strings
-        raise GraphError(f"{path}: expected numeric arrays ({error}): save numbers only") from error
 
 
 @typed
@@ -69,7 +69,7 @@ def write(graph: Graph, path: str | Path) -> Path:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    arrays = _load(path)
+    arrays = read_npz(path)
     missing = [key for key in REQUIRED if key not in arrays]
     if "x" not in arrays and not all(key in arrays for key in SPARSE):
         missing.append("x (or " + " ".join(SPARSE) + ")")
@@ -79,25 +79,6 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             f"add them, or write the file with lmc.save"
         )
     return arrays
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise DataError(f"expected a graph file at {path} (got no such file): check the path")
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.lib.npyio.NpzFile):
-            with archive:
-                return {key: archive[key] for key in archive.files}
-    except ValueError as error:
-        # numpy raises the same error for an object array and for a file that is no zip: it would unpickle both
-        raise DataError(
-            f"expected an .npz of plain arrays (got {path}, which is no zip or holds Python objects): "
-            f"write numbers only, with lmc.save or np.savez"
-        ) from error
-    except Exception as error:  # a damaged zip may raise anything
-        raise DataError(f"expected a whole .npz file (got {path}, {error}): copy or write it again") from error
-    raise DataError(f"expected an .npz archive (got a single array in {path}): write it with lmc.save")
 
 
 def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
@@ -122,22 +103,10 @@ def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
     if "x" in arrays:
         return arrays["x"]
     indptr, indices, data, shape = (arrays[key] for key in SPARSE)
-    if shape.shape != (2,):
-        raise GraphError(f"expected x_shape to be two numbers (got shape {list(shape.shape)})")
-    rows, cols = (int(size) for size in shape)
-    if indptr.shape != (rows + 1,) or indices.ndim != 1 or indices.shape != data.shape:
-        raise GraphError(
-            f"expected x_indptr [{rows + 1}] and x_indices, x_data of one length (got {list(indptr.shape)}, "
-            f"{list(indices.shape)}, {list(data.shape)})"
-        )
-    if indptr[0] != 0 or indptr[-1] != indices.size or bool((np.diff(indptr) < 0).any()):
-        raise GraphError(f"expected x_indptr to rise from 0 to {indices.size} (got other row pointers)")
-    if indices.size and not (indices.min() >= 0 and indices.max() < cols):
-        raise GraphError(f"expected x_indices in [0, {cols}) (got {indices.min()} to {indices.max()})")
-    if not np.issubdtype(data.dtype, np.floating):
-        data = data.astype(np.float32)
-    indptr, indices = indptr.astype(np.int32), indices.astype(np.int32)
-    return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(data), cols)
+    _, cols = check_pointers(indptr, indices, shape, "x")
+    if indices.shape != data.shape:
+        raise GraphError(f"expected x_indices, x_data of one length (got {list(indices.shape)}, {list(data.shape)})")
+    return csr_of(indptr, indices, data, cols)
 
 
 def _as_arrays(graph: Graph) -> dict[str, Any]:

@@ -3,64 +3,33 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmc.data import fetch as _fetch
-from lmc.data import lookalikes, npz, pyg
+import torch
+
+from lmc.data import fetch, lookalikes, npz, pyg, raw
+from lmc.data.catalog import REAL, Named
 from lmc.data.lookalikes import LOOKALIKES
-from lmc.errors import DataError, typed
+from lmc.errors import DataError, LmcError, typed
 from lmc.files import user_cache
-from lmc.graph import Graph
+from lmc.graph import CSR, Graph
 
-
-@dataclass(frozen=True)
-class Named:
-    """A real data set; its edges are counted as undirected.
-
-    Args:
-        lookalike: the synthetic graph to use if the files are not available.
-        directed: the set is published as a directed graph, so its edges are symmetrised.
-        raw: the file that identifies a raw folder of the set, where raw folders can be read.
-    """
-
-    name: str
-    nodes: int
-    edges: int
-    features: int
-    classes: int
-    lookalike: str
-    multi_label: bool = False
-    directed: bool = False
-    raw: str | None = None
-
-
-OGB_MARK = "raw/edge.csv.gz"
-
-REAL: dict[str, Named] = {
-    entry.name: entry
-    for entry in (
-        Named("cora", 2_708, 5_278, 1_433, 7, "tiny-like"),
-        Named("citeseer", 3_327, 4_552, 3_703, 6, "tiny-like"),
-        Named("pubmed", 19_717, 44_324, 500, 3, "arxiv-like@0.1"),
-        Named("amazon-photo", 7_650, 119_081, 745, 8, "tiny-like"),
-        Named("coauthor-physics", 34_493, 247_962, 8_415, 5, "arxiv-like@0.2"),
-        Named("dblp", 17_716, 52_867, 1_639, 4, "arxiv-like@0.1"),
-        Named("ppi", 56_944, 793_632, 50, 121, "ppi-like", multi_label=True, raw="raw/train_graph.json"),
-        Named("reddit", 232_965, 11_606_919, 602, 41, "reddit-like", raw="raw/reddit_data.npz"),
-        Named("flickr", 89_250, 449_878, 500, 7, "flickr-like", raw="raw/adj_full.npz"),
-        Named("ogbn-arxiv", 169_343, 1_157_799, 128, 40, "arxiv-like", directed=True, raw=OGB_MARK),
-        Named("ogbn-products", 2_449_029, 61_859_076, 100, 47, "products-like", directed=True, raw=OGB_MARK),
-        Named("amazon", 334_863, 925_872, 334_863, 58, "arxiv-like", multi_label=True, raw="adj_list.txt"),
-    )
-}
+FORMAT = 1
+"""The version of parsed sets in the cache: those of another one are parsed again."""
 
 
 @dataclass(frozen=True)
 class Info:
-    """One line of the list of sets: ``kind`` is real or lookalike, ``where`` a path or a remark."""
+    """One line of the list of sets: ``kind`` is real or lookalike, ``where`` a path or a remark.
+
+    ``preprocessing`` is what is done to the features of a set that is loaded by its name (:class:`Named`).
+    """
 
     name: str
     kind: str
@@ -69,6 +38,7 @@ class Info:
     features: int
     classes: int
     where: str
+    preprocessing: str = "none"
 
 
 @typed
@@ -83,7 +53,7 @@ def load(
             the path of an ``.npz`` file, a PyG ``Data``, a PyG data set (several graphs become one disjoint
             union), or a :class:`lmc.Graph`, which is returned as it is.
         data_dir: the first folder to search, before $LMC_DATA and the user's cache. A set that is in none of them is
-            downloaded and stored in the cache.
+            downloaded to the cache. Raw files are parsed once; the result is kept in the cache.
         seed: of a lookalike; real sets do not depend on it.
         scale: of a lookalike: the factor on its nodes and edges.
         symmetrise: repair one-way edges, duplicates and self-loops instead of refusing them. Sets that are
@@ -96,6 +66,8 @@ def load(
         DataError: the name is unknown, or the file is missing or damaged; the message says where to put which file.
         GraphError: the arrays do not form a graph.
     """
+    if data_dir is not None:
+        folders(data_dir)
     named = isinstance(source, str) and not (source.endswith(".npz") or os.sep in source)
     for option, value in (("task", task), ("directed", directed)):
         if value is not None and (named or isinstance(source, Graph)):
@@ -120,40 +92,86 @@ def load(
 
 
 def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
+    """The set ``name`` from a file, from raw files, or from a download, with the preprocessing that belongs to it."""
     entry = REAL[name]
     place = find(name, data_dir)
-    if place is not None and place.is_dir():
-        return _from_folder(name, place)
-    if place is not None:
-        return npz.read(place, name=name, symmetrise=symmetrise or entry.directed)
-    root = cache_dir()
+    if place is not None and place.is_file():
+        task = "labels" if entry.multi_label else "classes"
+        graph = npz.read(place, name=name, symmetrise=symmetrise or entry.directed, task=task)
+        return preprocessed(_checked(graph, entry, place), entry)
+    if place is None:
+        place = cache_dir() / "downloads" / name
+        form = next(form for form in entry.raw if form.sources)
+        try:
+            fetch.fetch(form, place)
+        except (LmcError, OSError) as error:
+            raise DataError(_missing(entry, data_dir, error)) from error
+    return _parsed(entry, place)
+
+
+def _parsed(entry: Named, folder: Path) -> Graph:
+    """The set in a raw folder. It is parsed once: the result is kept in the user's cache, never in the folder."""
+    form = next(form for form in entry.raw if form.files[0] in raw.locate(form, folder))
+    found = [(name, path.stat()) for name, path in raw.locate(form, folder).items()]
+    key = repr((FORMAT, entry, [(name, at.st_size, at.st_mtime_ns) for name, at in found]))
+    path = cache_dir() / "parsed" / entry.name / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    if path.is_file():
+        try:
+            return _checked(npz.read(path, name=entry.name), entry, path)
+        except LmcError:
+            path.unlink(missing_ok=True)  # damaged: parse again
+    graph = preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
     try:
-        graph = _fetch.fetch(name, root)
-    except Exception as error:  # a reader or the network may raise anything
-        raise DataError(_missing(entry, data_dir, error)) from error
-    npz.write(graph, root / f"{name}.npz")
+        npz.write(graph, path)
+        for old in set(path.parent.glob("*.npz")) - {path}:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        warnings.warn(f"{entry.name} is parsed again at every load: {path} cannot be written ({error})", stacklevel=2)
     return graph
 
 
-def _from_folder(name: str, folder: Path) -> Graph:
-    if name == "amazon":
-        return _fetch.read_amazon(folder, name)
-    if name.startswith("ogbn-"):
-        return _fetch.read_ogb(folder, name)
-    try:
-        return _fetch.read_folder(name, folder)
-    except Exception as error:  # PyG's readers may raise anything on damaged files
+def _checked(graph: Graph, entry: Named, where: Path) -> Graph:
+    """``graph``, which must have the registered numbers of nodes and edges of the set."""
+    if (graph.num_nodes, graph.num_edges) != (entry.nodes, entry.edges):
         raise DataError(
-            f"expected the raw files of {name} in {folder} ({type(error).__name__}: {error}): copy them again"
-        ) from error
+            f"expected {entry.name} with {entry.nodes:,} nodes and {entry.edges:,} undirected edges (got "
+            f"{graph.num_nodes:,} and {graph.num_edges:,} in {where}): these are files of another set or version; "
+            f"accepted are {accepted(entry)}; an .npz of your own is loaded by its path"
+        )
+    return graph
+
+
+def accepted(entry: Named) -> str:
+    """The files from which a set is read, in words."""
+    files = " or ".join(f"{stem}.npz" for stem in spellings(entry.name))
+    forms = "; or ".join(f"{', '.join(form.files)}" for form in entry.raw)
+    names = " or ".join(f"{folder}/" for folder in (entry.name, *entry.folders))
+    return f"{files}; or in a folder {names} {forms}"
+
+
+def preprocessed(graph: Graph, entry: Named) -> Graph:
+    """``graph`` with the features of the set's protocol (``entry.preprocessing``)."""
+    x = graph.x
+    if entry.preprocessing == "rows":
+        if isinstance(x, CSR):
+            sums = torch.zeros(x.num_rows, dtype=x.dtype).index_add_(0, x.row_index(), x.data)
+            return replace(graph, x=replace(x, values=x.data / _divisor(sums)[x.row_index()], _cache={}))
+        return replace(graph, x=x / _divisor(x.sum(dim=1, keepdim=True)))
+    if entry.preprocessing == "standardise":
+        dense = x.to_dense() if isinstance(x, CSR) else x
+        return replace(graph, x=torch.from_numpy(raw.standardise(dense.numpy(), graph.train.numpy())))
+    return graph
+
+
+def _divisor(sums: torch.Tensor) -> torch.Tensor:
+    return torch.where(sums == 0, 1.0, sums)
 
 
 def _missing(entry: Named, data_dir: str | Path | None, error: Exception) -> str:
-    files = " or ".join(f"{stem}.npz" for stem in spellings(entry.name))
     places = " or ".join(str(folder) for folder in folders(data_dir))
     return (
         f"expected the files of {entry.name} (got none, and no download: {type(error).__name__}: {error}): "
-        f"put {files} into {places}, or set $LMC_DATA to the folder that has it; "
+        f"put {accepted(entry)} into {places}, or set $LMC_DATA to the folder that has them; "
         f"meanwhile {entry.lookalike!r} is a stand-in that needs no file"
     )
 
@@ -180,13 +198,17 @@ def names() -> list[str]:
 def describe(data_dir: str | Path | None = None) -> list[Info]:
     """The sizes of every known set, and where its files are on this machine."""
     real = [
-        Info(e.name, "real", e.nodes, e.edges, e.features, e.classes, str(find(e.name, data_dir) or "not here"))
+        Info(e.name, "real", e.nodes, e.edges, e.features, e.classes, _where(e.name, data_dir), e.preprocessing)
         for e in REAL.values()
     ]
     synthetic = [
         Info(name, "lookalike", s.nodes, s.edges, s.features, s.classes, "built in") for name, s in LOOKALIKES.items()
     ]
     return real + synthetic
+
+
+def _where(name: str, data_dir: str | Path | None) -> str:
+    return str(find(name, data_dir) or "not here")
 
 
 def canonical(name: str) -> str:
@@ -226,10 +248,22 @@ def spellings(name: str) -> tuple[str, ...]:
 
 def find(name: str, data_dir: str | Path | None = None) -> Path | None:
     """The first ``.npz`` file, or else the first raw folder, of the set ``name``."""
-    places = [folder / stem for folder in folders(data_dir) for stem in spellings(name)]
-    for place in places:
-        file = place.with_name(place.name + ".npz")
+    searched = [folder for folder in folders(data_dir) if folder.is_dir()]
+    for file in (folder / f"{stem}.npz" for folder in searched for stem in spellings(name)):
         if file.is_file():
             return file
-    mark = REAL[name].raw
-    return next((place for place in places if mark and (place / mark).is_file()), None)
+    found = (place for folder in searched for place in _raw_folders(REAL[name], folder))
+    downloaded = cache_dir() / "downloads" / name
+    complete = any(len(raw.locate(form, downloaded)) == len(form.files) for form in REAL[name].raw)
+    return next(found, downloaded if complete else None)
+
+
+def _raw_folders(entry: Named, folder: Path) -> Iterator[Path]:
+    """The places in ``folder`` that have raw files of a set: it, or folders named after the set."""
+    own = [
+        child
+        for child in sorted(folder.glob("*/"))
+        if child.name.lower().replace("_", "-") in (entry.name, *entry.folders)
+    ]
+    for form in entry.raw:
+        yield from (place for place in (*own, *([folder] * form.named)) if form.files[0] in raw.locate(form, place))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -13,14 +15,72 @@ from lmc.graph.csr import CSR
 
 SPLITS = ("train", "val", "test")
 TASKS = ("classes", "labels", "regression")
+MOST_CLASSES = 1_000
+"""Classes that a graph may have even if it has fewer nodes; a model allocates an output for each of them."""
+MOST_COLUMNS = 1 << 22
+"""Columns that sparse features may have even if there are fewer nodes; a model allocates weights for each of them."""
 
 
-def checked_features(x: Tensor | np.ndarray | CSR, n: int) -> Tensor | CSR:
+def is_sparse(values: object) -> bool:
+    """Whether ``values`` is a scipy matrix."""
+    return bool(sp.issparse(values))
+
+
+def as_tensor(what: str, values: object) -> Tensor:
+    """``values`` as a tensor of numbers. Other byte orders and unsigned integers are converted; text is refused."""
+    if is_sparse(values):
+        raise GraphError(f"expected a dense {what} (got a scipy {type(values).__name__}): pass {what}.toarray()")
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "biufc":
+            raise GraphError(f"expected numeric arrays (got {what} of dtype {values.dtype}): pass numbers only")
+        if values.dtype.kind == "u" and values.size and int(values.max()) >= 2**63:
+            raise GraphError(f"expected {what} below 2^63 (got {int(values.max())}): these are no numbers of nodes")
+        kind: Any = {"u": np.int64 if values.itemsize > 1 else np.uint8, "f": f"f{min(values.itemsize, 8)}"}
+        values = np.asarray(values, kind.get(values.dtype.kind, values.dtype.newbyteorder("=")), order="C")
+    try:
+        made = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise GraphError(f"expected {what} as an array of numbers (got {type(values).__name__}: {error})") from error
+    return made.long() if made.dtype in (torch.uint16, torch.uint32, torch.uint64) else made
+
+
+def as_edges(adjacency: Any) -> Tensor:
+    """Edges [2, E]; a scipy adjacency of zeros and ones gives those of its ones."""
+    if not is_sparse(adjacency):
+        return as_tensor("edge_index", adjacency)
+    entries = adjacency.tocoo()
+    if entries.ndim != 2 or entries.shape[0] != entries.shape[1] or not bool((entries.data == 1).all()):
+        raise GraphError(
+            f"expected a square scipy adjacency of zeros and ones (got shape {list(entries.shape)} or other values): "
+            f"pass edge_index [2, E], and values as edge_weight"
+        )
+    return torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+
+
+def as_features(x: Any) -> Tensor | CSR:
+    """Features as a tensor, or as a :class:`CSR` if they are given as one or as a scipy matrix."""
+    if isinstance(x, CSR):
+        return x
+    if not is_sparse(x):
+        return as_tensor("x", x)
+    rows = x.tocsr()
+    if rows.ndim != 2 or max(rows.nnz, *rows.shape) >= 2**31:
+        raise GraphError(f"expected sparse features [n, d] with fewer than 2^31 entries (got {list(rows.shape)})")
+    return csr_of(rows.indptr, rows.indices, rows.data, rows.shape[1])
+
+
+def csr_of(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_cols: int) -> CSR:
+    """A matrix from the numpy arrays of its rows; whole numbers become float32."""
+    pointers, columns = (torch.from_numpy(part.astype(np.int32)) for part in (indptr, indices))
+    data = as_tensor("x", values)
+    return CSR(pointers, columns, data if data.is_floating_point() else data.float(), num_cols)
+
+
+def checked_features(x: Any, n: int) -> Tensor | CSR:
     """Finite real features of ``n`` nodes; whole numbers become float32."""
+    x = as_features(x)
     if isinstance(x, CSR):
         _check_csr(x)
-    else:
-        x = torch.as_tensor(x)
     if len(x.shape) != 2 or x.shape[0] != n:
         raise GraphError(f"expected one feature row per node, [{n}, d] (got x of shape {list(x.shape)})")
     if x.shape[1] == 0:
@@ -44,6 +104,8 @@ def checked_features(x: Tensor | np.ndarray | CSR, n: int) -> Tensor | CSR:
 def _check_csr(x: CSR) -> None:
     """Check the row pointers and columns of sparse features, since sparse products do not."""
     entries, steps = x.indices.numel(), x.indptr.diff()
+    if x.num_cols > max(x.num_rows, MOST_COLUMNS):
+        raise GraphError(f"expected at most {max(x.num_rows, MOST_COLUMNS):,} feature columns (got {x.num_cols:,})")
     if x.data.shape != x.indices.shape:
         raise GraphError(f"expected one value for each of {entries} sparse entries (got {list(x.data.shape)})")
     if int(x.indptr[0]) != 0 or int(x.indptr[-1]) != entries or bool((steps < 0).any()):
@@ -130,6 +192,11 @@ def _checked_classes(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
     y = y.long()
     if num_classes is None:
         num_classes = int(y.max()) + 1 if y.numel() else 0
+    if num_classes > max(y.numel(), MOST_CLASSES):
+        raise GraphError(
+            f"expected at most {max(y.numel(), MOST_CLASSES):,} classes for {y.numel():,} nodes (got {num_classes:,}): "
+            f"renumber them, y.unique(return_inverse=True)[1]"
+        )
     outside = (y < -1) | (y >= num_classes)
     if bool(outside.any()):
         node = int(outside.nonzero()[0])
@@ -159,7 +226,7 @@ def checked_mask(split: str, nodes: object, n: int) -> Tensor:
         if split == "train":
             raise GraphError("expected train nodes (got none): pass a mask or node numbers")
         return torch.zeros(n, dtype=torch.bool)
-    chosen = torch.as_tensor(nodes)
+    chosen = as_tensor(split, nodes)
     if chosen.dim() != 1:
         raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
     if chosen.dtype == torch.bool:

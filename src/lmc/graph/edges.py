@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
+from lmc.graph.checks import as_tensor
 from lmc.graph.csr import CSR, from_rows
 
 REMEDY = "pass symmetrise=True (on the command line: --symmetrise) to repair this"
@@ -32,8 +33,8 @@ def checked_edges(
         raise GraphError("expected directed=True or symmetrise=True (got both): symmetrise makes a graph undirected")
     _check_numbers(edge_index, n)
     m = edge_index.shape[1]
-    weight = None if edge_weight is None else _checked_data("edge_weight", torch.as_tensor(edge_weight), m)
-    attr = None if edge_attr is None else _checked_data("edge_attr", torch.as_tensor(edge_attr), m)
+    weight = None if edge_weight is None else _checked_data("edge_weight", as_tensor("edge_weight", edge_weight), m)
+    attr = None if edge_attr is None else _checked_data("edge_attr", as_tensor("edge_attr", edge_attr), m)
     src, dst = edge_index.long()
     given = [None if data is None else data.to(src.device) for data in (weight, attr)]
     key, (weight, attr) = _repaired(src, dst, n, given) if symmetrise else _listed(src, dst, n, directed, given)
@@ -46,7 +47,7 @@ def checked_edges(
 def _check_numbers(edge_index: Tensor, n: int) -> None:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise GraphError(f"expected edge_index of shape [2, E] (got {list(edge_index.shape)})")
-    if edge_index.is_floating_point():
+    if edge_index.is_floating_point() or edge_index.is_complex():
         raise GraphError(f"expected whole node numbers in edge_index (got {edge_index.dtype})")
     if edge_index.shape[1] == 0:
         raise GraphError("expected at least one edge (got none): a graph without edges needs no graph network")

@@ -182,8 +182,8 @@ class Graph:
 
         Args:
             edge_index: [2, E] as [source, target], no self-loops, no duplicates; both directions of every edge, unless
-                the graph is ``directed``.
-            x: features [n, d], dense or :class:`CSR`.
+                the graph is ``directed``. Or a scipy adjacency of zeros and ones.
+            x: features [n, d], dense, a scipy matrix or :class:`CSR`.
             y: classes [n], -1 for unknown; a 0/1 matrix [n, C] of labels, or regression targets [n] or [n, k], NaN for
                 unknown. None: no target is known; such a graph has no splits, and serves :func:`lmc.predict`.
             train, val, test: boolean masks [n] or arrays of node numbers; ``val`` and ``test`` may be None.
@@ -200,12 +200,12 @@ class Graph:
         """
         splits = dict(zip(SPLITS, (train, val, test), strict=True))
         edges = partial(
-            checked_edges, torch.as_tensor(edge_index), symmetrise=symmetrise, directed=directed,
+            checked_edges, checks.as_edges(edge_index), symmetrise=symmetrise, directed=directed,
             edge_weight=edge_weight, edge_attr=edge_attr,
         )  # fmt: skip
         if y is None:
             return cls._without_targets(edges, x, splits, num_classes, name)
-        y = torch.as_tensor(y)
+        y = checks.as_tensor("y", y)
         n = y.shape[0] if y.dim() else 0
         features = checks.checked_features(x, n)
         targets, num_classes, task = checks.checked_targets(y, num_classes, task)
@@ -213,7 +213,7 @@ class Graph:
         checks.check_disjoint(masks)
         checks.check_labelled(targets, masks)
         adj = edges(n)
-        factors = None if weight is None else checks.checked_weight(torch.as_tensor(weight), masks["train"])
+        factors = None if weight is None else checks.checked_weight(checks.as_tensor("weight", weight), masks["train"])
         return cls(adj, features, targets, **masks, num_classes=num_classes, name=name, task=task, weight=factors)
 
     @classmethod
@@ -225,7 +225,7 @@ class Graph:
         given = [split for split, nodes in splits.items() if nodes is not None]
         if given:
             raise GraphError(f"expected targets y for the {given[0]} nodes (got none): pass y, or no splits")
-        x = x if isinstance(x, CSR) else torch.as_tensor(x)
+        x = checks.as_features(x)
         n = x.shape[0] if len(x.shape) else 0
         features = checks.checked_features(x, n)
         adj = edges(n)
