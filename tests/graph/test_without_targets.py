@@ -29,6 +29,12 @@ def test_splits_without_targets_are_refused() -> None:
         Graph.from_edges(both_directions(EDGES), X, val=[1])
 
 
+def test_the_task_is_checked_and_kept() -> None:
+    assert Graph.from_edges(both_directions(EDGES), X, task="regression").task == "regression"
+    with pytest.raises(GraphError, match=r"expected task in .* \(got 'ranking'\)"):
+        Graph.from_edges(both_directions(EDGES), X, task="ranking")
+
+
 def test_training_without_targets_is_refused() -> None:
     graph = Graph.from_edges(both_directions(EDGES), X, name="bare", num_classes=3)
     with pytest.raises(ConfigError, match=r"expected training nodes in graph 'bare' \(got none\): pass y and train"):

@@ -94,8 +94,12 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
         )
 
 
-def check_fit(graph: Graph, model: Model) -> None:
-    """Refuse a graph and a model whose widths do not fit each other."""
+def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
+    """Refuse a graph and a model whose widths do not fit each other.
+
+    Args:
+        targets: whether the targets of the graph are read; without them only the features have to fit.
+    """
     if not isinstance(graph, Graph):
         raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
     if not isinstance(model, Model):
@@ -103,7 +107,7 @@ def check_fit(graph: Graph, model: Model) -> None:
             f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
             "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
-    if not graph.num_labelled:
+    if targets and not graph.num_labelled:
         raise ConfigError(
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"
@@ -114,10 +118,11 @@ def check_fit(graph: Graph, model: Model) -> None:
                 f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
                 f"{_READERS[name]}, or load the graph without {name}"
             )
-    for what, wanted, got, source in (
+    widths = (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),
         ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
-    ):
+    )
+    for what, wanted, got, source in widths if targets else widths[:1]:
         if wanted != got:
             raise ConfigError(
                 f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}"

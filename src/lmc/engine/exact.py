@@ -8,14 +8,16 @@ Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from lmc.graph import Aggregation, Precomputed, row_chunks, spmm
+from lmc.graph import Aggregation, Graph, Precomputed, row_chunks, spmm
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
 from lmc.stores import Rows, Table, overwrite
@@ -45,15 +47,24 @@ class Chunk:
     operator: Operator
 
 
-def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS) -> list[slice]:
-    """Contiguous runs of rows, each reading at most ``max_elements`` numbers (a single row is never divided)."""
+def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS, per_edge: bool = False) -> list[slice]:
+    """Contiguous runs of rows, each reading at most ``max_elements`` numbers (a single row is never divided).
+
+    Args:
+        per_edge: a row that is read counts once for every edge that reads it, as models count that make a message of
+            each edge.
+    """
     n = problem.graph.num_nodes
-    widest = max([problem.graph.num_features, *problem.model.widths])
-    limit = max_elements // widest
-    if n <= limit:
+    limit = max_elements // widest_row(problem.graph, problem.model)
+    if n <= limit and not per_edge:
         return [slice(0, n)]
     # a row reads at most its neighbours; each row is a neighbour of its own
     return [rows for rows, _ in row_chunks(problem.P, limit)]
+
+
+def widest_row(graph: Graph, model: Model) -> int:
+    """Numbers in the widest row of a forward pass."""
+    return max([graph.num_features, *model.widths])
 
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
@@ -72,6 +83,24 @@ def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
 def exact_states(problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
     return problem.kind.states(problem, chunks, make)
+
+
+def last_states(problem: Problem, chunks: Chunks, start: Table | None = None, upto: int | None = None) -> list[Table]:
+    """The states that :func:`exact_logits` reads: those of the last layer, or of all layers.
+
+    Args:
+        start: the initial states of a fixed-point solver.
+        upto: the last layer to compute; None: all.
+    """
+
+    def make(_: int, width: int) -> Table:
+        table = problem.table(width)
+        if start is not None:
+            table.data().copy_(start.data())
+        return table
+
+    states = (table for _, table in islice(exact_states(problem, chunks, make), upto))
+    return list(deque(states, maxlen=None if problem.kind.logits_read_all_layers else 1))
 
 
 @torch.no_grad()

@@ -116,14 +116,19 @@ def _check_csr(x: CSR) -> None:
         )
 
 
+def check_task(task: str | None) -> None:
+    """Refuse a task that does not exist."""
+    if task not in (None, *TASKS):
+        raise GraphError(f"expected task in {list(TASKS)}, or None (got {task!r})")
+
+
 def checked_targets(y: Tensor, num_classes: int | None, task: str | None = None) -> tuple[Tensor, int, str]:
     """The targets in the form of their task, the number of outputs they ask for, and the task.
 
     Classes are int64 [n], -1 where unknown; labels are float32 [n, C] of 0 and 1, and the targets of a regression float
     [n] or [n, k], both NaN where unknown. Without a ``task``, targets that fit several are refused.
     """
-    if task not in (None, *TASKS):
-        raise GraphError(f"expected task in {list(TASKS)}, or None (got {task!r})")
+    check_task(task)
     if y.dim() not in (1, 2) or y.is_complex() or (y.dim() == 2 and y.shape[1] == 0):
         raise GraphError(f"expected y of shape [n] or [n, C], of real numbers (got {y.dtype} of shape {list(y.shape)})")
     task = task or _only_task(y, num_classes)

@@ -204,7 +204,7 @@ class Graph:
             edge_weight=edge_weight, edge_attr=edge_attr,
         )  # fmt: skip
         if y is None:
-            return cls._without_targets(edges, x, splits, num_classes, name)
+            return cls._without_targets(edges, x, splits, num_classes, name, task)
         y = checks.as_tensor("y", y)
         n = y.shape[0] if y.dim() else 0
         features = checks.checked_features(x, n)
@@ -219,16 +219,17 @@ class Graph:
     @classmethod
     def _without_targets(
         cls, edges: Callable[[int], CSR], x: Array | CSR, splits: Mapping[str, Nodes | None], num_classes: int | None,
-        name: str,
+        name: str, task: str | None,
     ) -> Graph:  # fmt: skip
         """A graph whose targets are all unknown."""
         given = [split for split, nodes in splits.items() if nodes is not None]
         if given:
             raise GraphError(f"expected targets y for the {given[0]} nodes (got none): pass y, or no splits")
+        checks.check_task(task)
         x = checks.as_features(x)
         n = x.shape[0] if len(x.shape) else 0
         features = checks.checked_features(x, n)
         adj = edges(n)
         unknown = torch.full((n,), -1, device=adj.device)
         masks: dict[str, Any] = dict.fromkeys(SPLITS, unknown >= 0)
-        return cls(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name)
+        return cls(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name, task=task or "")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, normalise, renormalise
+from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear, Resettable
@@ -54,7 +54,11 @@ class Layer(nn.Module, ABC):
 
 
 class Model(nn.Module, ABC):
-    """Encoder, layers, decoder. ``model(x, P)`` is the plain forward pass on every row."""
+    """Encoder, layers, decoder.
+
+    ``model(x, edge_index, edge_weight)`` is the plain forward pass on all rows, as in PyG. The edges are checked and
+    normalised at every call.
+    """
 
     in_width: int
     out_width: int
@@ -189,9 +193,38 @@ class Model(nn.Module, ABC):
         """Logits, row by row from h^L."""
         return h if self.lin_out is None else self.lin_out(drop(h, self.dropout, p, self.training), p)
 
-    def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
-        p = p or Pass()
-        operators = P if isinstance(P, Sequence) else [P] * self.num_layers
+    def _pass(
+        self, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None
+    ) -> tuple[Sequence[Operator], Pass]:
+        """One operator per layer, and the settings of the pass, from the arguments of :meth:`forward`."""
+        if not isinstance(P, Tensor):
+            assert not isinstance(p, Tensor)
+            return P if isinstance(P, Sequence) else [P] * self.num_layers, p or Pass()
+        if len(x.shape) != 2 or x.shape[1] != self.in_width:
+            raise ConfigError(f"expected features [n, {self.in_width}] (got shape {list(x.shape)})")
+        weight, p = (p, Pass()) if isinstance(p, Tensor) else (None, p or Pass())
+        if weight is not None and (weight.requires_grad or not self.reads_edge_weight):
+            why = "constant edge weights" if self.reads_edge_weight else "no edge weights, which it does not read"
+            raise ConfigError(f"expected {why} for {type(self).__name__} (got edge_weight): use lmc.wrap for others")
+        # with directed=True an undirected graph is the special case that it is in PyG
+        adj = checked_edges(P, x.shape[0], directed=True, edge_weight=weight)
+        matrices, kinds = self.matrices(adj, next(self.parameters()).dtype)
+        return [Aggregation.exact(matrices[kind]) for kind in kinds], p
+
+    def forward(
+        self, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None = None, *,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Logits of every row.
+
+        Args:
+            x: features [n, in_width].
+            P: ``edge_index`` [2, E] as [source, target], without self-loops and duplicates; or an operator of this
+                library, or a sequence of one operator per layer.
+            p: the settings of the pass; or the edge weights, as the third argument of PyG's models.
+            edge_weight: the weights [E] of the edges in ``edge_index``.
+        """
+        operators, p = self._pass(x, P, p if edge_weight is None else edge_weight)
         h = h0 = self.encode(x, p)
         for l, operator in enumerate(operators, start=1):
             h = self.layer(l).activate(self.layer(l)(h, operator, p, h0), p)

@@ -238,9 +238,11 @@ class Recurrent(Model):
         C = b if outer is None else b + self.lin(outer, p)
         return _Solve.apply(C, self.W, equation, solves, p.core_of(P.num_rows))
 
-    def forward(self, x: Tensor | CSR, P: Operator | Sequence[Operator], p: Pass | None = None) -> Tensor:
-        p = p or Pass()
-        operator = P[0] if isinstance(P, Sequence) else P
+    def forward(
+        self, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None = None, *,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        (operator, *_), p = self._pass(x, P, p if edge_weight is None else edge_weight)
         if not isinstance(operator, Aggregation) or operator.num_inputs != operator.num_outputs:
             raise ConfigError(f"expected an Aggregation on one set of rows (got {operator!r}): a fixed point needs it")
         b = self.encode(x, p)

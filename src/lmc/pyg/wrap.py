@@ -100,14 +100,15 @@ class WrappedNetwork(Model):
     def layer(self, l: int) -> Layer:
         raise ConfigError("expected a model of lmc.models (got a wrapped network): it has no layers of its own")
 
-    def forward(self, x: Tensor | CSR, P: Any, p: Pass | None = None) -> Tensor:
+    def forward(self, x: Tensor | CSR, P: Any, p: Any = None, *, edge_weight: Tensor | None = None) -> Tensor:
         """Logits of every row.
 
         With a PyG ``edge_index`` as P this is the network's own forward pass. With an operator of this library, or a
         sequence of one operator per layer, it is the pass that methods use.
         """
         if isinstance(P, Tensor):
-            return self._call(self.network, x.to_dense() if isinstance(x, CSR) else x, P)
+            rows, weight = x.to_dense() if isinstance(x, CSR) else x, p if edge_weight is None else edge_weight
+            return self._call(self.network, rows, P) if weight is None else self.network(rows, P, edge_weight=weight)
         operators: Sequence[Operator] = P if isinstance(P, Sequence) else [P] * self.num_layers
         return self.run_forward(x, p or Pass(), lambda l, layer: layer(operators[l - 1]))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from lmc.engine import Problem, check_fit
-from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, exact_states
+from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states
 from lmc.errors import typed
 from lmc.graph import Graph
 from lmc.models import Model
@@ -45,15 +43,6 @@ def evaluate_problem(
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
     tally = Tally(metrics or metrics_of(None, graph), graph)
 
-    def make(_: int, width: int) -> Table:
-        table = problem.table(width)
-        if start is not None:
-            table.data().copy_(start.data())
-        return table
-
-    # only the table of the last layer is kept, unless the logits read the earlier ones too
-    states = (table for _, table in exact_states(problem, chunks, make))
-    tables = deque(states, maxlen=None if problem.kind.logits_read_all_layers else 1)
-    for rows, outputs in exact_logits(problem, chunks, list(tables)):
+    for rows, outputs in exact_logits(problem, chunks, last_states(problem, chunks, start)):
         tally.update(rows, outputs)
     return tally.compute()
