@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import chance, full_gradient, make, parts_of, random_graph
+from helpers import chance, full_gradient, make, parts_of, random_graph, weighted_graph
 from lmc.engine import Run
 from lmc.graph import Aggregation
 from lmc.methods import METHODS, VRGCN, GraphSAINT, Method
@@ -60,9 +60,11 @@ def disturbed(run: Run) -> None:
         table.data().normal_(generator=g)
 
 
-@pytest.mark.parametrize("name", claim("unbiased aggregation"))
-def test_every_layer_aggregates_without_bias(name: str) -> None:
-    g = random_graph()
+@pytest.mark.parametrize(
+    ("name", "directed"), [*((name, False) for name in claim("unbiased aggregation")), ("graphsage", True)]
+)
+def test_every_layer_aggregates_without_bias(name: str, directed: bool) -> None:
+    g = weighted_graph(directed=True) if directed else random_graph()
     run = sampling(name, first_layer="sampled").bind(g, make("gcn", g), parts_of(g), seed=2)
     disturbed(run)
     x = torch.randn(g.num_nodes, 7, generator=chance(1), dtype=torch.float64)

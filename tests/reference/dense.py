@@ -27,11 +27,13 @@ class Data:
     """A graph with features and labels.
 
     Args:
-        edges: undirected edges, [E, 2], each once, without self-loops.
+        edges: undirected edges, [E, 2], each once, without self-loops; where ``directed``, source and target.
         x: features, [n, f].
         y: classes [n], or labels [n, k] of 0 and 1.
         train: which nodes are labelled training nodes, [n].
         parts: the part of every node, [n].
+        weights: of the edges, [E]; None: all are 1.
+        directed: an edge is a message from its source to its target alone.
     """
 
     edges: Nodes
@@ -39,6 +41,8 @@ class Data:
     y: NDArray[np.int64]
     train: NDArray[np.bool_]
     parts: Nodes
+    weights: Array | None = None
+    directed: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -46,11 +50,19 @@ class Data:
 
     @cached_property
     def A(self) -> Array:
-        """The adjacency matrix, without self-loops."""
+        """The adjacency matrix, without self-loops; A_ij is the weight of the edge from j to i."""
         A = np.zeros((self.num_nodes, self.num_nodes))
-        for i, j in self.edges:
-            A[i, j] = A[j, i] = 1.0
+        for k, (i, j) in enumerate(self.edges):
+            A[j, i] = 1.0 if self.weights is None else self.weights[k]
+            if not self.directed:
+                A[i, j] = A[j, i]
         return A
+
+    @cached_property
+    def near(self) -> Array:
+        """How many edges join two nodes, in either direction; 1 in an undirected graph."""
+        linked = (self.A != 0).astype(np.float64)
+        return linked + linked.T if self.directed else linked
 
     @cached_property
     def P(self) -> Array:
@@ -61,12 +73,12 @@ class Data:
 
     def halo(self, core: Nodes) -> Nodes:
         """N(V_B) without V_B."""
-        return np.setdiff1d(np.flatnonzero(self.A[core].any(0)), core)
+        return np.setdiff1d(np.flatnonzero(self.near[core].any(0)), core)
 
     def completeness(self, core: Nodes, halo: Nodes) -> Array:
         """x_i = deg_local(i) / deg_global(i) of every halo row, as a column."""
         ext = np.concatenate([core, halo])
-        return (self.A[np.ix_(halo, ext)].sum(1) / self.A[halo].sum(1))[:, None]
+        return (self.near[np.ix_(halo, ext)].sum(1) / self.near[halo].sum(1))[:, None]
 
     def losses(self, logits: Array, nodes: Nodes) -> tuple[Array, Array]:
         """loss_i / |V_L| of every node, 0 where it is not labelled; and its derivative by the logits."""
@@ -82,7 +94,10 @@ class Data:
         return -np.log(p[each, y]) * labelled, (p - np.eye(p.shape[1])[y]) * labelled[:, None]
 
 
-def random_data(n: int = 48, num_parts: int = 4, multi_label: bool = False, seed: int = 0) -> Data:
+def random_data(
+    n: int = 48, num_parts: int = 4, multi_label: bool = False, seed: int = 0, weighted: bool = False,
+    directed: bool = False,
+) -> Data:  # fmt: skip
     """A ring with random chords, six features, four classes; chords are dense around the first nodes, so that degrees
     and the completeness of halo rows differ."""
     rng = np.random.default_rng(seed)
@@ -92,4 +107,10 @@ def random_data(n: int = 48, num_parts: int = 4, multi_label: bool = False, seed
     y = (rng.random((n, 4)) < 0.4).astype(np.int64) if multi_label else rng.integers(4, size=n)
     # neighbours on the ring are mostly in one part; a few nodes are in a part of far-away nodes
     parts = np.where(rng.random(n) < 0.75, np.arange(n) * num_parts // n, rng.integers(num_parts, size=n))
-    return Data(np.array(sorted(edges)), rng.standard_normal((n, 6)), y, rng.random(n) < 0.7, parts)
+    x, train = rng.standard_normal((n, 6)), rng.random(n) < 0.7
+    listed = np.array(sorted(edges))
+    if directed:  # every third edge points to the smaller number, and every fifth both ways
+        listed = np.concatenate([np.where(np.arange(len(listed))[:, None] % 3, listed, listed[:, ::-1]), listed[::5]])
+        listed = np.unique(listed, axis=0)
+    weights = 0.2 + 2 * rng.random(len(listed)) if weighted else None
+    return Data(listed, x, y, train, parts, weights, directed)

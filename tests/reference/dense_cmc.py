@@ -39,8 +39,9 @@ class DenseCMC:
         self.R2 = {l: np.ones(self.num_batches) for l in range(2, L + 1)}
 
     def read(self, l: int, rows: str, sums: str, t: Array, core: Nodes, halo: Nodes) -> tuple[Array, float]:
-        """The complete sums m of the rows t of ext, and R2; rows and sums are pushed. P is its own transpose."""
+        """The complete sums m of the rows t of ext, and R2; rows and sums are pushed."""
         P, T, M, c = self.model.data.P, self.tables[rows][l], self.tables[sums][l], len(core)
+        P = P if rows == "T" else P.T  # adjoints go back along the edges
         ext = joined(core, halo)
         P_ee = P[np.ix_(ext, ext)]
         # a batch norm holds every column where it is

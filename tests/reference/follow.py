@@ -31,14 +31,17 @@ def graph_of(data: Data) -> lmc.Graph:
     edges = torch.as_tensor(data.edges).t()
     y, train = torch.as_tensor(data.y), torch.as_tensor(data.train)
     others = (~train).nonzero().squeeze(1)
+    weights = None if data.weights is None else torch.as_tensor(data.weights)
     return lmc.Graph.from_edges(
-        torch.cat([edges, edges.flip(0)], 1),
+        edges if data.directed else torch.cat([edges, edges.flip(0)], 1),
         torch.as_tensor(data.x),
         y.float() if y.ndim == 2 else y,
         train=train,
         val=others[::2],
         test=others[1::2],
         num_classes=4,
+        directed=data.directed,
+        edge_weight=weights if weights is None or data.directed else torch.cat([weights, weights]),
     )
 
 

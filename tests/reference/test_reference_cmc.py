@@ -15,10 +15,11 @@ from helpers import scrambled
 
 
 def compare(
-    norm: str | None, adjoints: bool, noisy: bool = False, num_parts: int = 4, per_batch: int = 1, redraw: bool = False
-) -> Seen:
+    norm: str | None, adjoints: bool, noisy: bool = False, num_parts: int = 4, per_batch: int = 1, redraw: bool = False,
+    **edges: bool,
+) -> Seen:  # fmt: skip
     """Train with both; gives the values that the rules took."""
-    data = random_data(num_parts=num_parts)
+    data = random_data(num_parts=num_parts, **edges)
     assert np.bincount(data.parts).min() > 1  # one row has no batch statistics
     model = scrambled(lmc.models.GCN(6, 7, 4, num_layers=3, norm=norm))
     dense = GCN(data, 3, norm, steady=True)
@@ -69,3 +70,8 @@ def test_very_stale_tables_under_batch_norm(adjoints: bool) -> None:
     assert set(all_of(seen.drifts)) == {1.0}
     assert trusts.min() == 0
     assert ((trusts > 0) & (trusts < 1)).any()
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_weights_and_directions_follow_the_rules(directed: bool) -> None:
+    compare(None, True, weighted=True, directed=directed)

@@ -32,8 +32,10 @@ SETTINGS = [
 ]
 
 
-def compare(settings: dict[str, object], norm: str | None, multi_label: bool = False, redraw: bool = False) -> None:
-    data = random_data(multi_label=multi_label)
+def compare(
+    settings: dict[str, object], norm: str | None, multi_label: bool = False, redraw: bool = False, **edges: bool
+) -> None:
+    data = random_data(multi_label=multi_label, **edges)
     model = scrambled(lmc.models.GCN(6, 7, 4, num_layers=3, norm=norm))
     dense = GCN(data, 3, norm)
     reference = DenseLMC4Conv(dense, [7, 7, 4], **settings)
@@ -56,3 +58,9 @@ def test_core_and_halo_have_batch_statistics_of_their_own(settings: dict[str, ob
 
 def test_several_labels_and_redrawn_batches_of_two_parts() -> None:
     compare({}, "layer", multi_label=True, redraw=True)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"first_layer": "pruned", "alpha": 0.0}], ids=str)
+def test_weights_and_directions_follow_the_equations(settings: dict[str, object], directed: bool) -> None:
+    compare(settings, "layer", weighted=True, directed=directed)
