@@ -16,7 +16,7 @@ class DenseIMC:
     Layer 1 reads P X, which is constant. Parameters take their gradient from all rows, which are core rows.
 
     Args:
-        with_features: Q = [T, P X], else Q = T; both with columns of unit mean square.
+        with_features: Q = [T, P X], else Q = T.
     """
 
     model: GCN
@@ -40,14 +40,17 @@ class DenseIMC:
                 mean[:], var[:] = s.mean(0), s.var(0)
             h = model.activate(theta, l, s, None).h
             Q = np.concatenate([h, data.P @ data.x], 1) if self.with_features else h
-            Q = Q / np.sqrt(np.maximum((Q**2).mean(0), 1e-12))  # a dead unit stays a column of zeros
             self.tables["Q"][l + 1], self.tables["M"][l + 1] = Q, data.P @ Q
 
     def map(self, l: int, core: Nodes) -> tuple[Array, Array]:
         """S and R of the core."""
         Q, M = self.tables["Q"][l][core], self.tables["M"][l][core]
-        gram = Q.T @ Q
-        gram += self.ridge * np.trace(gram) / len(gram) * np.eye(len(gram))
+        # columns of unit mean square over all nodes; a dead unit stays a column of zeros
+        scale = 1 / np.sqrt(np.maximum((self.tables["Q"][l] ** 2).mean(0), 1e-12))
+        Q, M = Q * scale, M * scale
+        gram, r = Q.T @ Q, Q.shape[1]
+        ridge = self.ridge * max(1, (20 * r / len(core)) ** 2)
+        gram += ridge * np.trace(gram) / r * np.eye(r)
         return M - self.model.data.P[np.ix_(core, core)] @ Q, np.linalg.solve(gram, Q.T)
 
     def step(self, theta: Values, core: Nodes, slot: int, weight: float) -> tuple[float, Values]:

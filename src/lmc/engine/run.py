@@ -12,7 +12,7 @@ from torch import Tensor
 from lmc.engine import tally
 from lmc.engine.batches import Batches
 from lmc.engine.bound_parameters import BoundParameters
-from lmc.engine.exact import Passes, chunks_of
+from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS, Passes, chunks_of
 from lmc.engine.pipeline import Pipeline
 from lmc.engine.problem import Problem
 from lmc.errors import CheckpointError, ConfigError
@@ -22,7 +22,10 @@ from lmc.methods import DropEdge
 from lmc.methods.protocol import Method, Step, Tables, Widths
 from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
-from lmc.stores import Rows, Table, overwrite, tables_of
+from lmc.stores import Rows, Table, free_memory, overwrite, tables_of
+
+SWEEP_BYTES = 64
+"""Bytes of free memory per number in the widest state of a chunk of a sweep: several such states exist at a time."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +192,21 @@ class Run:
 
     def refresh(self) -> None:
         """Fill the tables exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
-        chunks: Sequence[Rows] = chunks_of(self.problem) if self.method.traits.sweeps else self.cores()
+        chunks: Sequence[Rows] = self.cores()
+        if self.method.traits.sweeps:
+            chunks = chunks_of(self.problem, self._sweep_size())
         self.method.fill(Passes(self, self.problem, chunks))
         self._fresh = True
         release_freed()
+
+    def _sweep_size(self) -> int:
+        """Numbers in the widest state of a chunk of a sweep.
+
+        On a GPU as many as memory allows, since sweeps are counted as training; on a CPU always the same, so that
+        rounding does not depend on what else is in memory.
+        """
+        on_gpu, device = self.problem.device.type == "cuda", self.problem.device
+        return max(FEW_ELEMENTS, free_memory(device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS
 
     def cores(self) -> list[Rows]:
         """The core rows of the batches of the first epoch; where batches are fixed, by slot."""

@@ -12,7 +12,8 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
     m = P t + (M - P Q) C                           inside exactly, outside by the map
       = M C + P (t - Q C)                           the same with one sparse product
 
-lambda is ``ridge`` times the mean of the Gram matrix' diagonal. The gradient flows through C, so the adjoints that come
+Columns of Q are scaled to unit mean square over all nodes (inside of K), and lambda is ``ridge`` times the mean of the
+Gram matrix' diagonal. The gradient flows through C, so the adjoints that come
 from outside are compensated by the same formula:
 
     g = P^T v,   dt = g,   dC = M^T v - Q^T g,   dh = Q K dC
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -43,8 +45,15 @@ BASES = ("auto", "T", "T+X1", "random")
 SLOTS = 64
 """Gram matrices that are inverted at a time."""
 
-UNEXPLAINED = 0.01
-"""The share |h - Q C|^2 / |h|^2 of a batch from which on ``sweep_every="auto"`` sweeps."""
+ROWS_PER_COLUMN = 20
+"""Rows of a batch per column of Q below which lambda grows, with the square of what is missing."""
+
+FEW_COLUMNS = 128
+"""``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
+
+GROWTH, UNEXPLAINED = 1.25, 0.01
+"""``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times that of the first
+step after the last sweep, plus UNEXPLAINED."""
 
 
 class _Invariant(torch.autograd.Function):
@@ -54,14 +63,13 @@ class _Invariant(torch.autograd.Function):
     def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> Tensor:
         ctx.op = op
         C = op.map(h)
-        m = coarse_mm(op.M, C)
-        return accumulate(m, op.P.forward, t - coarse_mm(op.Q, C))
+        return accumulate(coarse_mm(op.M, C), op.P.forward, coarse_mm(op.Q, C, minus_from=t))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (v,), op = grads, ctx.op
         g = op.P.adjoint(v)
-        return g, op.map_adjoint(coarse_mm(op.M.t(), v) - coarse_mm(op.Q.t(), g)), None
+        return g, op.map_adjoint(coarse_mm(op.Q.t(), g, minus_from=coarse_mm(op.M.t(), v))), None
 
 
 class _InvariantLinear(torch.autograd.Function):
@@ -78,14 +86,14 @@ class _InvariantLinear(torch.autograd.Function):
         ctx.save_for_backward(t, W, C)
         CW = C @ W.t()
         s = coarse_mm(op.M, CW) if b is None else coarse_mm(op.M, CW).add_(as_rows(b, t))
-        return accumulate(s, op.P.forward, t @ W.t() - coarse_mm(op.Q, CW))
+        return accumulate(s, op.P.forward, coarse_mm(op.Q, CW, minus_from=t @ W.t()))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         (v,), op = grads, ctx.op
         t, W, C = ctx.saved_tensors
         g = op.P.adjoint(v)
-        D = coarse_mm(op.M.t(), v) - coarse_mm(op.Q.t(), g)
+        D = coarse_mm(op.Q.t(), g, minus_from=coarse_mm(op.M.t(), v))
         dW = D.t() @ C.to(D.dtype) + outer(g, t)
         db = v.sum(0, dtype=D.dtype) if ctx.needs_input_grad[3] else None
         return g @ W, op.map_adjoint(D @ W.to(D.dtype)), dW, db, None
@@ -97,14 +105,14 @@ class Invariance(Around):
 
     Args:
         Q, M: the rows of the last sweep and their sums, for the core rows, [|B|, r].
-        K: the inverse of the Gram matrix, [r, r].
-        residual: where the share of h that Q does not explain is stored, |h - Q C|^2 / |h|^2; None: nowhere.
+        K: the inverse of the Gram matrix with its ridge, [r, r].
+        explained: where <Q^T h, C> and |h| are stored, from which :func:`unexplained` follows; None: nowhere.
     """
 
     Q: Tensor
     M: Tensor
     K: Tensor
-    residual: Tensor | None
+    explained: Tensor | None
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return _Invariant.apply(t, t if clean is None else clean, self)
@@ -117,9 +125,9 @@ class Invariance(Around):
         """C = K Q^T h, in the dtype of the rows."""
         Qh = coarse_mm(self.Q.t(), h)
         C = self.K @ Qh
-        if self.residual is not None:
-            # lambda |C|^2 is left out: it is far below the residuals that a sweep waits for
-            self.residual.copy_(1 - (Qh * C).sum() / h.square().sum(dtype=Qh.dtype).clamp_min(1e-30))
+        if self.explained is not None:
+            torch.dot(Qh.flatten(), C.flatten(), out=self.explained[0])
+            torch.linalg.vector_norm(h.detach(), dtype=Qh.dtype, out=self.explained[1])
         return C.to(h.dtype)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
@@ -137,16 +145,29 @@ class KnownSums(Around):
         return self.M if clean is None or clean is t else self.M + self.P(t - clean)
 
 
-@torch.no_grad()
-def inverse(grams: Tensor, ridge: float) -> Tensor:
-    """K = (G + lambda I)^-1 of Gram matrices [..., r, r], lambda = ridge x the mean of the diagonal of G.
+def unexplained(explained: Tensor) -> Tensor:
+    """The share |h - Q C|^2 / |h|^2 over all batches and layers, from <Q^T h, C> and |h| of each.
 
-    The inverse is computed in float64, since the condition of G is about 1 / ridge.
+    It is 1 - <Q^T h, C> / |h|^2 up to lambda |C|^2, which is far below the shares that a sweep waits for.
     """
-    G = grams.double()
+    products, norms = explained.unbind(-1)
+    return 1 - products.sum() / norms.square().sum().clamp_min(1e-30)
+
+
+@torch.no_grad()
+def inverse(grams: Tensor, scale: Tensor, ridges: list[float]) -> Tensor:
+    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale) [r].
+
+    lambda is the ridge x the mean of the diagonal of D G D. The Cholesky factor L is computed in float64, since the
+    condition of D G D is about r / ridge.
+    """
+    d = scale.double()
+    G = grams * d * d.unsqueeze(1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
-    diagonal += (ridge * diagonal.mean(-1, keepdim=True)).clamp_min(1e-30)
-    return torch.cholesky_inverse(torch.linalg.cholesky_ex(G).L).to(grams.dtype)
+    diagonal += (diagonal.mean(-1) * d.new_tensor(ridges)).clamp_min(1e-30).unsqueeze(1)
+    L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
+    half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
+    return half.mT @ half
 
 
 @dataclass(frozen=True)
@@ -155,12 +176,13 @@ class IMC(HistoryMethod):
 
     Args:
         sweep_every: epochs between two sweeps, steps between them as in "50steps", "auto", or 0 for no sweep after the
-            first. "auto" sweeps before an epoch where the share of the rows that the last sweep does not explain has
-            exceeded :data:`UNEXPLAINED`.
-        ridge: lambda over the mean of the Gram matrix' diagonal.
+            first. "auto" sweeps before an epoch when the share of the rows that the last sweep does not explain has
+            grown (:data:`GROWTH`).
+        ridge: lambda over the mean of the Gram matrix' diagonal, for batches with enough rows
+            (:data:`ROWS_PER_COLUMN`).
         basis: the columns of Q: "T", the rows that the layer aggregates; "T+X1", with the first aggregation P X beside
-            them, projected to at most as many columns; "auto", the latter where P X is constant; or "random", the rows
-            of a model with random parameters.
+            them, projected to at most as many columns; "auto", the latter up to :data:`FEW_COLUMNS` columns; or
+            "random", the rows of a model with random parameters.
     """
 
     sweep_every: int | str = "auto"
@@ -213,6 +235,7 @@ class IMC(HistoryMethod):
     def tables(self, problem: ProblemView) -> Widths:
         """Q and M for every aggregation that is neither constant nor one of features; M = P X for one of features."""
         extra = self._projected_width(problem)
+        extra = min(extra, problem.graph.num_features)
         widths = {l: width + min(width, extra) for l, width in problem.model.message_widths.items()}
         tables = {"Q": widths, "M": dict(widths)}
         if 1 not in widths and not problem.aggregated:
@@ -226,21 +249,21 @@ class IMC(HistoryMethod):
 
     def _projected_width(self, problem: ProblemView) -> int:
         """The columns of P X that may join the basis; 0: none."""
-        wanted = self.basis == "T+X1" or (self.basis == "auto" and problem.aggregated)
-        return problem.graph.num_features if wanted and problem.aggregated else 0
+        if not problem.aggregated or self.basis not in ("auto", "T+X1"):
+            return 0
+        widest = max(problem.model.message_widths.values(), default=0)
+        return problem.graph.num_features if self.basis == "T+X1" else max(0, FEW_COLUMNS - widest)
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
-        """K of every fixed batch, by layer, and the share of its rows that the sweep does not explain."""
-        residual = torch.zeros(problem.model.num_layers + 1, num_batches, dtype=problem.accumulate_dtype)
-        if self.redraw:
-            return {"residual": residual}
-        widths, dtype = self.tables(problem)["Q"], problem.accumulate_dtype
-        return {"residual": residual} | {
-            f"K{l}": torch.zeros(num_batches, r, r, dtype=dtype) for l, r in widths.items()
-        }
+        """K of every fixed batch, by layer, or the scale of the columns of Q; and what "auto" watches."""
+        new = partial(torch.zeros, dtype=problem.accumulate_dtype)
+        found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(())}
+        for l, r in self.tables(problem)["Q"].items():
+            found |= {f"scale{l}": new(r)} if self.redraw else {f"K{l}": new(num_batches, r, r)}
+        return found
 
     def operator(self, step: Step, l: int) -> Operator:
-        P, batch = step.batch.operators[l - 1], step.batch
+        P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
         if l not in step.tables["M"] or batch.num_core == step.problem.graph.num_nodes:
             return P
         assert isinstance(P, Aggregation)
@@ -248,37 +271,52 @@ class IMC(HistoryMethod):
         if l not in step.tables["Q"]:
             return KnownSums(P, M)
         Q = step.tables["Q"][l].pull(batch.rows)
-        K = inverse(outer(Q, Q), self.ridge) if self.redraw else step.numbers[f"K{l}"][batch.slot]
-        return Invariance(P, Q, M, K, step.numbers["residual"][l, batch.slot] if step.keep else None)
+        K = self._inverses([Q], numbers[f"scale{l}"])[0] if self.redraw else numbers[f"K{l}"][batch.slot]
+        watched = step.keep and self.sweep_every == "auto"
+        return Invariance(P, Q, M, K, numbers["explained"][l, batch.slot] if watched else None)
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
         every, unit = self.period
         if unit == "auto":
-            return step == 0 and (epoch == 0 or float(numbers["residual"].max()) > UNEXPLAINED)
+            return self._moved(numbers, step) or epoch == step == 0
         if every == 0:
             return epoch == step == 0
         return (epoch * num_batches + step) % every == 0 if unit == "steps" else step == 0 and epoch % every == 0
 
+    def _moved(self, numbers: dict[str, Tensor], step: int) -> bool:
+        """Whether the last epoch left more unexplained than the first step after the sweep, whose share is that of
+        dropout and the ridge."""
+        first = numbers["unexplained"]
+        if step == 1:  # of the batches, only the first one after a sweep is in ``explained``
+            first.copy_(torch.where(first < 0, unexplained(numbers["explained"]), first))
+        return step == 0 and float(unexplained(numbers["explained"]) - GROWTH * first - UNEXPLAINED) > 0 <= float(first)
+
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
-        """The sweep."""
-        Q = exact.tables["Q"]
-        squares = {l: exact.numbers["residual"].new_zeros(table.data().shape[1]) for l, table in Q.items()}
-        for l, rows, t in exact.messages(random=self.basis == "random"):
-            q = torch.cat([t, self._first_sums(exact.problem, rows, squares[l].numel() - t.shape[1])], 1)
+        """The sweep: Q, M = P Q, and K of every fixed batch."""
+        Q, numbers = exact.tables["Q"], exact.numbers
+        squares = {l: numbers["explained"].new_zeros(table.data().shape[1]) for l, table in Q.items()}
+        for l, rows, q in exact.messages(random=self.basis == "random"):
+            if q.shape[1] < squares[l].numel():
+                q = torch.cat([q, self._first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
             squares[l] += q.square().sum(0, dtype=squares[l].dtype)
             Q[l].push(rows, q)
-        n = exact.problem.graph.num_nodes
         for l, table in Q.items():
-            scale = (squares[l] / n).clamp_min(1e-12).rsqrt()  # columns of unit mean square
-            for rows in exact.chunks:
-                table.push(rows, table.pull(rows) * scale)
+            scale = (squares[l] / exact.problem.graph.num_nodes).clamp_min(1e-12).rsqrt()
+            if self.redraw:
+                numbers[f"scale{l}"].copy_(scale)
             for first in range(0, len(exact.cores), SLOTS):
-                rows_of = [table.pull(core) for core in exact.cores[first : first + SLOTS]]
-                K = inverse(torch.stack([outer(Q_core, Q_core) for Q_core in rows_of]), self.ridge)
-                exact.numbers[f"K{l}"][first : first + SLOTS] = K
+                cores = [table.pull(core) for core in exact.cores[first : first + SLOTS]]
+                numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale)
         self.regraph(exact)
-        exact.numbers["residual"].zero_()
+        numbers["explained"].zero_()
+        numbers["unexplained"].fill_(-1)
+
+    def _inverses(self, cores: list[Tensor], scale: Tensor) -> Tensor:
+        """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column."""
+        r = scale.numel()
+        ridges = [self.ridge * max(1.0, (ROWS_PER_COLUMN * r / Q.shape[0]) ** 2) for Q in cores]
+        return inverse(torch.stack([coarse_mm(Q.t(), Q).to(scale.dtype) for Q in cores]), scale, ridges)
 
     def _first_sums(self, problem: ProblemView, rows: Rows, width: int) -> Tensor:
         """``width`` columns of X1 = P X; a random projection where it has more."""

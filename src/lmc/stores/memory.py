@@ -17,8 +17,10 @@ _LIMITS = (  # of a container, and what it uses
 def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on ``device`` may take."""
     if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
+        reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+        on_device, total = torch.cuda.mem_get_info(device)
+        share = torch.cuda.get_per_process_memory_fraction(device)  # 1 where no limit is set
+        return int(min(on_device + reserved, share * total)) - allocated
     free = [_free_of_system()]
     for limit, used in _LIMITS:
         if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
