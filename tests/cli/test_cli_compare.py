@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lmc.bench import layer_of
+from lmc.files import locked
 from lmc.results import read_errors, read_lines
 
 Invoke = Callable[..., tuple[int, str]]
@@ -152,3 +154,21 @@ class _StopAfter:
 )  # fmt: skip
 def test_layers_are_named_as_people_count_them(parameter: str, layer: str) -> None:
     assert layer_of(parameter) == layer
+
+
+def test_a_comparison_goes_on_after_a_line_of_errors_that_was_cut_off(invoke: Invoke, tmp_path: Path) -> None:
+    common = ("compare", *SMALL, "--methods", "gas", "--error-every", "1", "--run-dir", "r", "--resume")
+    assert invoke(*common, "--epochs", "2")[0] == 0
+    path = tmp_path / "r" / "gas" / "errors.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    for epochs in ("3", "4"):
+        code, said = invoke(*common, "--epochs", epochs)
+        assert code == 0, said
+    assert [r.epoch for r in read_errors(path)] == [1, 3, 4]
+
+
+def test_a_comparison_in_use_is_refused(invoke: Invoke, tmp_path: Path) -> None:
+    with locked(tmp_path / "r"):
+        code, said = invoke("compare", *SMALL, "--methods", "gas", "--epochs", "1", "--run-dir", "r")
+    assert code == 2
+    assert said.endswith("in use by process " + f"{os.getpid()}): wait until it has ended, or choose another folder")

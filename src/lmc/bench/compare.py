@@ -14,6 +14,7 @@ from torch import Tensor
 from lmc.diagnostics import EstimateProbe, GradientProbe
 from lmc.engine import Run
 from lmc.errors import Interrupted
+from lmc.files import writable
 from lmc.graph import Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
 from lmc.results import EpochRecord, ErrorRecord, append_lines
@@ -89,7 +90,8 @@ def _events(
         if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
             probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
             error = measure(probe, c.run, record.epoch)
-            append_lines(c.folder / "errors.jsonl", [error])
+            with writable(c.folder):
+                append_lines(c.folder / "errors.jsonl", [error])
         yield c.label, record, error
 
 

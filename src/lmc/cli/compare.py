@@ -18,7 +18,7 @@ from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
 from lmc.cli.train import division_facts, run_facts
 from lmc.errors import ConfigError
-from lmc.files import replace
+from lmc.files import locked, replace, writable
 from lmc.grammar import split_spec
 from lmc.methods import ClusterMethod
 from lmc.models import Model
@@ -26,6 +26,7 @@ from lmc.report import compare_figure, save
 from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 from lmc.train import Settings, stop_on_interrupt
 from lmc.train.progress import progress_bar
+from lmc.train.run_folder import holds_run
 
 MEASUREMENTS = 6
 """How often the gradient error is measured by default."""
@@ -55,18 +56,20 @@ def compare_command(options: Compare) -> None:
         run = method.bind(graph, copy.deepcopy(initial), parts, placement, seed=options.seed)
         entered.append(Contestant(label, run, folders[label]))
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
-    _train(out, entered, settings, error_every, resume)
-    runs = {c.label: read_run(c.folder) for c in entered}
-    errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
-    out.print(_table(entered, runs, errors, settings.epochs))
-    by_layer = {label: mean_errors(records) for label, records in errors.items()}
-    _write_summary(root / "summary.json", graph.name, name, runs, by_layer)
-    depth = initial.num_layers
-    layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
-    title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
-    figure = compare_figure(runs, by_layer, title, "micro-F1" if graph.multi_label else "accuracy")
-    for kind in ("png", "svg"):
-        save(figure, root / f"compare.{kind}")
+    with locked(root):
+        _train(out, entered, settings, error_every, resume)
+        runs = {c.label: read_run(c.folder) for c in entered}
+        errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
+        out.print(_table(entered, runs, errors, settings.epochs))
+        by_layer = {label: mean_errors(records) for label, records in errors.items()}
+        depth = initial.num_layers
+        layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
+        title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
+        figure = compare_figure(runs, by_layer, title, "micro-F1" if graph.multi_label else "accuracy")
+        with writable(root):
+            _write_summary(root / "summary.json", graph.name, name, runs, by_layer)
+            for kind in ("png", "svg"):
+                save(figure, root / f"compare.{kind}")
     out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
     out.print(f"figure   {root / 'compare.png'} (and compare.svg)", soft_wrap=True)
 
@@ -82,7 +85,7 @@ def _folders(root: Path, labels: Sequence[str], resume: bool) -> dict[str, Path]
     folders = {label: root / file_name(label) for label in labels}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"expected methods whose labels differ in letters or digits (got {', '.join(labels)})")
-    if not resume and any((folder / "config.json").exists() for folder in folders.values()):
+    if not resume and any(map(holds_run, folders.values())):
         raise ConfigError(
             f"expected a new run folder (got {root}, which holds a comparison): "
             "use --resume to continue it, or another --run-dir"

@@ -226,11 +226,12 @@ class Study(ABC, Generic[C, R]):
             return
         for table in tables:
             self.out.print(table.rich())
-        replace(self._file("md"), "\n".join(table.markdown() for table in tables).encode())
         written, figure = ["jsonl", "md"], self.figure(records)
-        if figure is not None:
-            save(figure, self._file("png"))
-            written.append("png")
+        with writable(self.folder):
+            replace(self._file("md"), "\n".join(table.markdown() for table in tables).encode())
+            if figure is not None:
+                save(figure, self._file("png"))
+                written.append("png")
         self.out.print(f"{', '.join(f'{self.name}.{k}' for k in written)} in {self.folder}", soft_wrap=True)
 
 

@@ -28,6 +28,7 @@ from lmc.results import RunRecord, read_run
 from lmc.stores import Placement, free_memory
 from lmc.train import stop_on_interrupt, train
 from lmc.train.progress import epoch_bar
+from lmc.train.run_folder import holds_run
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -52,7 +53,7 @@ def train_command(options: Train) -> None:
         run = method.bind(graph, model, parts, placement, seed=options.seed)
         del graph  # the run has a copy in another order, which may be kept on another tier
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
-        if options.resume and not (run_dir / "config.json").exists():
+        if options.resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with (
             epoch_bar(settings.epochs, out) as show,
