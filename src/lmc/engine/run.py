@@ -108,7 +108,11 @@ class Run:
         source = self._batches_on(epoch)
         if start == 0:  # later in an epoch the tables hold the sums on its graph, as the steps before have changed them
             self._regraph(source.problem)
-        for step, batch in enumerate(self.pipeline.epoch(epoch, start, source), start):
+        batches = self.pipeline.epoch(epoch, start, source)
+        if not self.method.traits.sweeps:  # a loop here would hold the batch of the last step
+            yield from batches
+            return
+        for step, batch in enumerate(batches, start):
             if not self._fresh and self.method.due(self.numbers, epoch, step, self.num_batches):
                 self.refresh()
                 self._regraph(source.problem)
