@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lmc.pyg import wrap
     from lmc.results import EpochRecord, RunRecord
     from lmc.stores import Placement
-    from lmc.train import evaluate, fit, predict
+    from lmc.train import evaluate, fit, load_run, predict
 
 # loaded when first asked for: importing torch takes longer than `lmc --help` should
 _HOMES = {
@@ -41,6 +41,7 @@ _HOMES = {
     "fit": "lmc.train",
     "keep_memory": "lmc.heap",
     "load": "lmc.data",
+    "load_run": "lmc.train",
     "predict": "lmc.train",
     "save": "lmc.data",
     "wrap": "lmc.pyg",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import types
@@ -11,10 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lmc.errors import CheckpointError, typed
-from lmc.files import RESTORE, parse_json, read_json, replace
+from lmc.errors import CheckpointError, ConfigError, typed
+from lmc.files import RESTORE, parse_json, read_json, replace, writable
 
 if TYPE_CHECKING:
+    import pandas
     from _typeshed import DataclassInstance
 
 R = TypeVar("R")
@@ -34,6 +37,14 @@ class EpochRecord:
     scores: Mapping[str, float] | None = None  # train, val and test accuracy (micro-F1 for multi-label), if evaluated
     solver: Mapping[str, float] | None = None
     logged: Mapping[str, float | None] | None = None  # what callbacks logged; None: not a finite number
+
+    def flat(self) -> dict[str, float | None]:
+        """All values by name: ``epoch loss seconds``, the scores, ``solver.*`` and ``logged.*``."""
+        values: dict[str, float | None] = {"epoch": self.epoch, "loss": self.loss, "seconds": self.seconds}
+        values |= self.scores or {}
+        for prefix, more in (("solver", self.solver), ("logged", self.logged)):
+            values |= {f"{prefix}.{name}": value for name, value in (more or {}).items()}
+        return values
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,27 @@ class RunRecord:
     def seconds(self) -> float:
         """Time of all training steps, in seconds."""
         return self.epochs[-1].seconds if self.epochs else 0.0
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with one row per epoch: the columns are those of :meth:`EpochRecord.flat`."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ConfigError("expected the package pandas (got none): pip install pandas, or use to_csv") from error
+        return pandas.DataFrame([epoch.flat() for epoch in self.epochs])
+
+    @typed
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the epochs to a file of comma-separated values, with the columns of :meth:`EpochRecord.flat`."""
+        rows, path = [epoch.flat() for epoch in self.epochs], Path(path)
+        columns = dict.fromkeys(name for row in rows for name in row)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        with writable(path.parent, "choose another path"):
+            replace(path, text.getvalue().encode())
+        return path
 
 
 @dataclass(frozen=True)

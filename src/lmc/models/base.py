@@ -8,9 +8,11 @@ A layer is the paper's equation (4) in two parts, so that a method may store the
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,14 @@ class Model(nn.Module, ABC):
     recordable: bool = True
     """Whether a pass always runs the same operations without waiting for the device, so that a CUDA graph can record
     it."""
+
+    arguments: dict[str, object] | None
+    """The arguments that the model was made with, by name; None where they are not plain numbers and words."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        model = super().__new__(cls)
+        object.__setattr__(model, "arguments", _plain_arguments(cls, args, kwargs))
+        return model
 
     def prepare(self, P: CSR) -> None:
         """Called once with the whole graph's aggregation matrix, before training on it."""
@@ -243,6 +253,17 @@ class Model(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, Resettable | BatchNorm):
                 module.reset_parameters(generator)
+
+
+def _plain_arguments(cls: type, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object] | None:
+    """The arguments of a class by name, with defaults and without the seed; None where they are not plain values."""
+    try:
+        given = inspect.signature(cls.__init__).bind(None, *args, **kwargs)  # type: ignore[misc]
+    except TypeError:  # of a copy, or of a wrong call, which the class refuses itself
+        return None
+    given.apply_defaults()
+    found = {name: value for name, value in list(given.arguments.items())[1:] if name != "seed"}
+    return found if all(isinstance(value, Real | str | None) for value in found.values()) else None
 
 
 def configure(

@@ -229,7 +229,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "clusters_per_batch": run.clusters.per_batch,
         "first_layer": run.first_layer,
         "loss": describe(run.problem.loss),
-        "model": {"name": type(model).__name__, **model.settings},
+        "model": {"name": type(model).__name__, **model.settings, "arguments": model.arguments},
         "parameters": {name: list(p.shape) for name, p in model.named_parameters()},
         "dtype": str(run.problem.dtype),
         "history": run.problem.placement.tier.name,
