@@ -34,6 +34,8 @@ class Data:
         parts: the part of every node, [n].
         weights: of the edges, [E]; None: all are 1.
         directed: an edge is a message from its source to its target alone.
+        node_weights: of the losses of nodes, [n]; None: all are 1.
+        class_weights: of the losses of classes, [4]; None: all are 1.
     """
 
     edges: Nodes
@@ -43,6 +45,8 @@ class Data:
     parts: Nodes
     weights: Array | None = None
     directed: bool = False
+    node_weights: Array | None = None
+    class_weights: Array | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -81,9 +85,13 @@ class Data:
         return (self.near[np.ix_(halo, ext)].sum(1) / self.near[halo].sum(1))[:, None]
 
     def losses(self, logits: Array, nodes: Nodes) -> tuple[Array, Array]:
-        """loss_i / |V_L| of every node, 0 where it is not labelled; and its derivative by the logits."""
-        y, count = self.y[nodes], self.train.sum()
-        labelled = self.train[nodes] / count
+        """w_i loss_i / (sum of w over labelled nodes) of every node, 0 where it is not labelled; and its derivative by
+        the logits."""
+        y = self.y[nodes]
+        w = self.train if self.node_weights is None else self.train * self.node_weights
+        labelled = w[nodes] / w.sum()
+        if self.class_weights is not None:
+            labelled = labelled * self.class_weights[y]
         if y.ndim == 2:  # several labels: the mean of their binary cross-entropies
             p = 1 / (1 + np.exp(-logits))
             losses = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(1)
@@ -96,7 +104,7 @@ class Data:
 
 def random_data(
     n: int = 48, num_parts: int = 4, multi_label: bool = False, seed: int = 0, weighted: bool = False,
-    directed: bool = False,
+    directed: bool = False, weighted_loss: bool = False,
 ) -> Data:  # fmt: skip
     """A ring with random chords, six features, four classes; chords are dense around the first nodes, so that degrees
     and the completeness of halo rows differ."""
@@ -113,4 +121,5 @@ def random_data(
         listed = np.concatenate([np.where(np.arange(len(listed))[:, None] % 3, listed, listed[:, ::-1]), listed[::5]])
         listed = np.unique(listed, axis=0)
     weights = 0.2 + 2 * rng.random(len(listed)) if weighted else None
-    return Data(listed, x, y, train, parts, weights, directed)
+    of_losses = (3 * rng.random(n), np.array([1.0, 6.0, 0.3, 2.0])) if weighted_loss else (None, None)
+    return Data(listed, x, y, train, parts, weights, directed, *of_losses)

@@ -42,7 +42,13 @@ def graph_of(data: Data) -> lmc.Graph:
         num_classes=4,
         directed=data.directed,
         edge_weight=weights if weights is None or data.directed else torch.cat([weights, weights]),
+        weight=data.node_weights,
     )
+
+
+def loss_of(data: Data) -> Any:
+    """The loss of the data for the library."""
+    return None if data.class_weights is None else lmc.losses.cross_entropy(weight=data.class_weights)
 
 
 def same(what: str, got: Any, want: Any, scale: float = 0.0) -> None:

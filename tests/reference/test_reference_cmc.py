@@ -8,7 +8,7 @@ import torch
 from dense import Array, random_data
 from dense_cmc import DenseCMC, Seen
 from dense_gcn import GCN
-from follow import Noise, follow, graph_of
+from follow import Noise, follow, graph_of, loss_of
 
 import lmc
 from helpers import scrambled
@@ -25,7 +25,7 @@ def compare(
     dense = GCN(data, 3, norm, steady=True)
     reference = DenseCMC(dense, [7, 7, 4], num_parts // per_batch, adjoints)
     method = lmc.methods.CMC(clusters_per_batch=per_batch, redraw=redraw, adjoints=adjoints)
-    run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1)
+    run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1, loss=loss_of(data))
     mover = Noise(model, 0.4 if adjoints else 0.2) if noisy else torch.optim.SGD(model.parameters(), lr=0.3)
     follow(run, model, reference, data, mover, epochs=6 if noisy else 4, buffers=dense.buffers)
     return reference.seen
@@ -75,3 +75,8 @@ def test_very_stale_tables_under_batch_norm(adjoints: bool) -> None:
 @pytest.mark.parametrize("directed", [False, True])
 def test_weights_and_directions_follow_the_rules(directed: bool) -> None:
     compare(None, True, weighted=True, directed=directed)
+
+
+@pytest.mark.parametrize("adjoints", [False, True])
+def test_weights_of_nodes_and_classes(adjoints: bool) -> None:
+    compare(None, adjoints, weighted_loss=True)

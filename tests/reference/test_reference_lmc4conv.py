@@ -7,7 +7,7 @@ import torch
 from dense import random_data
 from dense_gcn import GCN
 from dense_lmc4conv import DenseLMC4Conv
-from follow import follow, graph_of
+from follow import follow, graph_of, loss_of
 
 import lmc
 from helpers import scrambled
@@ -40,7 +40,7 @@ def compare(
     dense = GCN(data, 3, norm)
     reference = DenseLMC4Conv(dense, [7, 7, 4], **settings)
     method = lmc.methods.LMC4Conv(clusters_per_batch=2 if redraw else 1, redraw=redraw, **settings)
-    run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1)
+    run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1, loss=loss_of(data))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
     follow(run, model, reference, data, optimiser, buffers=dense.buffers)
 
@@ -64,3 +64,8 @@ def test_several_labels_and_redrawn_batches_of_two_parts() -> None:
 @pytest.mark.parametrize("settings", [{}, {"first_layer": "pruned", "alpha": 0.0}], ids=str)
 def test_weights_and_directions_follow_the_equations(settings: dict[str, object], directed: bool) -> None:
     compare(settings, "layer", weighted=True, directed=directed)
+
+
+@pytest.mark.parametrize("settings", [{}, {"alpha": 0.0, "cut": "after"}], ids=str)
+def test_weights_of_nodes_and_classes(settings: dict[str, object]) -> None:
+    compare(settings, None, weighted_loss=True)
