@@ -71,6 +71,37 @@ def test_options_reach_model_and_method(invoke: Invoke, tmp_path: Path) -> None:
     assert (config["clip"], config["weight_decay"], config["model"]["dropout"]) == (1.0, 0.001, 0.1)
 
 
+def test_options_reach_the_training_loop(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke(
+        "train", *SMALL, "--epochs", "9", "--optimizer", "adamw:weight_decay=5e-4", "--scheduler", "cosine:warmup=1",
+        "--patience", "30", "--clip", "1.0", "--minutes", "60", "--steps", "5", "--metric", "micro-f1",
+        "--no-restore-best", "--run-dir", "r",
+    )  # fmt: skip
+    assert code == 0, said
+    assert "stopped after 5 steps" in said
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert (config["optimizer"]["name"], config["weight_decay"], config["scheduler"]["warmup"]) == ("AdamW", 5e-4, 1)
+    assert (config["patience"], config["clip"], config["minutes"], config["steps"]) == (30, 1.0, 60.0, 5)
+    assert (config["metrics"], config["restore_best"]) == (["micro-f1"], False)
+    assert not (tmp_path / "r" / "best.safetensors").exists()
+
+
+def test_the_help_names_every_optimiser_and_scheduler(invoke: Invoke) -> None:
+    from lmc.train.optimizers import OPTIMIZERS, SCHEDULERS
+
+    _, said = invoke("train", "--help")
+    assert all(name in said for name in (*OPTIMIZERS, *SCHEDULERS))
+
+
+def test_divergence_ends_with_an_error_and_keeps_the_checkpoint(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL, "--epochs", "3", "--lr", "1e30", "--run-dir", "r")
+    assert code == 2
+    assert "error: expected finite losses and parameters" in said
+    assert "in epoch 1, step 2" in said
+    assert "the last good checkpoint, after epoch 0, step 0, is in r" in said
+    assert "NaN" not in (tmp_path / "r" / "epochs.jsonl").read_text()
+
+
 def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
     import lmc
 
@@ -98,6 +129,14 @@ def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
         (("tiny-like", "--parts", "4", "--clusters", "5"), "clusters_per_batch of at most num_parts = 4 (got 5)"),
         (("tiny-like", "--model", "gcn:norm=group"), "expected norm"),
         (("tiny-like", "--epochs", "0"), "at least 1 epoch"),
+        (("tiny-like", "--optimizer", "adm"), "did you mean adam?"),
+        (("tiny-like", "--optimizer", "sgd:momentom=1"), "did you mean momentum?"),
+        (("tiny-like", "--optimizer", "adam:betas=x"), "expected numbers such as 0.9/0.999 for betas"),
+        (("tiny-like", "--scheduler", "cosinus"), "did you mean cosine?"),
+        (("tiny-like", "--scheduler", "step:size=0.5"), "expected a whole number for size"),
+        (("tiny-like", "--patience", "0"), "patience of at least 1"),
+        (("tiny-like", "--minutes", "0"), "positive minutes"),
+        (("tiny-like", "--clip", "inf"), "positive clip"),
         (("nowhere/graph.npz",), "nowhere/graph.npz"),
         (("broken.npz",), "broken.npz"),
         (("broken.npz", "--scale", "2"), "scale for lookalikes only"),

@@ -6,7 +6,7 @@ Nothing here imports torch when the module is loaded, so that ``lmc --help`` is 
 # Annotations are not postponed in this file: the fields become command-line options, and Typer reads their types.
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -59,9 +59,26 @@ class Training:
         ),
     ] = "gcn"
     epochs: Epochs = 100
-    lr: Annotated[float, _loop("Learning rate of Adam.")] = 0.01
-    weight_decay: Annotated[float, _loop("Weight decay of Adam.")] = 0.0
+    optimizer: Annotated[
+        str,
+        _loop(
+            "adam, adamw, sgd, rmsprop, nadam, radam or adagrad, with the options of torch.optim, e.g. "
+            "adamw:weight_decay=5e-4 or sgd:momentum=0.9."
+        ),
+    ] = "adam"
+    lr: Annotated[float, _loop("Learning rate.")] = 0.01
+    scheduler: Annotated[
+        str | None,
+        _loop(
+            "cosine:floor=0:epochs=N, step:size=30:gamma=0.1 or constant, each with warmup=EPOCHS and every=epoch or "
+            "step; or plateau:factor=0.5:patience=10, by the validation score. Default: a constant learning rate."
+        ),
+    ] = None
+    weight_decay: Annotated[float | None, _loop("Weight decay. Default: that of the optimiser, 0 for adam.")] = None
     clip: Annotated[float | None, _loop("Largest norm of the gradient.")] = None
+    patience: Annotated[int | None, _loop("Stop after so many evaluations without a better validation score.")] = None
+    steps: Annotated[int | None, _loop("Stop after so many steps, also within an epoch.")] = None
+    minutes: Annotated[float | None, _loop("Stop after so many minutes of training steps.")] = None
     eval_every: Annotated[int, _loop("Epochs between evaluations; 0: never.")] = 1
     seed: Annotated[int, _run("Of parameters, partition and batches.")] = 0
     run_dir: Annotated[Path | None, _run("Where results go. Default: a folder under runs/.")] = None
@@ -98,9 +115,8 @@ class Training:
         """The settings of the training loop."""
         from lmc.train import Settings
 
-        return Settings(
-            self.epochs, self.lr, self.weight_decay, self.clip, self.eval_every, checkpoint_every=self.checkpoint_every
-        )
+        shared = {f.name for f in fields(Settings)} & {f.name for f in fields(self)}
+        return Settings(**{name: getattr(self, name) for name in shared})
 
     def placement(self) -> "Placement":
         """Where to train, and what is kept where; a device that this machine does not have is refused."""
@@ -131,6 +147,21 @@ class Train(Training):
             "point."
         ),
     ] = "auto"
+    metrics: Annotated[
+        str | None,
+        _loop(
+            "The score that chooses the best epoch: accuracy, roc-auc; micro-f1, top-k-micro-f1; r2, mae, rmse. "
+            "Default: by the task of the graph.",
+            "--metric",
+        ),
+    ] = None
+    restore_best: Annotated[
+        bool,
+        _run(
+            "Keep the parameters of the best epoch for later use, or those of the last.",
+            "--restore-best/--no-restore-best",
+        ),
+    ] = True
     memory: Annotated[
         str | None,
         _place("Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted."),

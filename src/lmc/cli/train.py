@@ -26,8 +26,8 @@ from lmc.models import Model
 from lmc.partition import quality
 from lmc.results import RunRecord, read_run
 from lmc.stores import Placement, free_memory
-from lmc.train import stop_on_interrupt, train
-from lmc.train.progress import epoch_bar
+from lmc.train import Training, stop_on_interrupt
+from lmc.train.progress import epoch_bar, score_text
 from lmc.train.run_folder import holds_run
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -55,14 +55,15 @@ def train_command(options: Train) -> None:
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
         if options.resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
-        with (
-            epoch_bar(settings.epochs, out) as show,
-            stop_on_interrupt() as stop,
-            closing(train(run, settings, run_dir, options.resume, stop)) as records,
-        ):
-            for record in records:
-                show(record)
+        with stop_on_interrupt() as stop:
+            training = Training(run, settings, run_dir, options.resume, stop)
+            bar = epoch_bar(settings.epochs, out, training.config["metrics"][0])
+            with bar as show, closing(training.epochs()) as records:
+                for record in records:
+                    show(record)
     out.print(_summary(read_run(run_dir)))
+    if training.ended_early:
+        out.print(training.ended_early, soft_wrap=True)
 
 
 def _method(spec: str, shared: dict[str, int | None]) -> Method:
@@ -110,17 +111,18 @@ def division_facts(run: Run) -> list[tuple[str, str]]:
 
 def _summary(record: RunRecord) -> Table:
     names = ("epochs", "last loss", "best epoch", "val", "test at best val", "training time")
-    columns = [Column(name, justify="right") for name in names]
+    columns, metric = [Column(name, justify="right") for name in names], record.config["metrics"][0]
     table = Table(*columns, title="Result", title_justify="left", caption_justify="left")
     table.add_row(
         str(record.epochs[-1].epoch if record.epochs else 0),
         number(record.loss, 4),
         "-" if record.best is None else str(record.best.epoch),
-        percent(record.best_val),
-        percent(record.test),
+        score_text(record.best_val, metric),
+        score_text(record.test, metric),
         seconds(record.seconds),
     )
-    table.caption = f"in {record.run_dir}: epochs.jsonl, config.json, best.safetensors, checkpoint.safetensors"
+    best = "best.safetensors, " if record.config["restore_best"] and record.best_val is not None else ""
+    table.caption = f"in {record.run_dir}: epochs.jsonl, config.json, {best}checkpoint.safetensors"
     failed = sum(int(e.solver["unconverged"]) for e in record.epochs if e.solver)
     if failed:
         table.caption += (

@@ -47,9 +47,8 @@ def fit(
     Args:
         loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default that of the
             graph's task.
-        epochs, lr, optimizer, scheduler, weight_decay, clip, patience, steps, minutes, restore_best, eval_every,
-            checkpoint_every: see :class:`Settings`. Training ends at the first of the limits that is reached.
-        metrics: see :func:`lmc.evaluate`; the first one is the score that chooses the best epoch.
+        epochs, lr, optimizer, scheduler, weight_decay, clip, patience, metrics, steps, minutes, restore_best,
+            eval_every, checkpoint_every: see :class:`Settings`. Training ends at the first limit that is reached.
         callbacks: objects of :class:`lmc.train.Callback`, or functions that get the :class:`lmc.train.Training` at the
             end of every epoch.
         parts: [num_nodes], the part of every node, instead of the method's own partition.
@@ -68,15 +67,17 @@ def fit(
     """
     settings = Settings(
         epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best,
-        optimizer, scheduler,
+        optimizer, scheduler, metrics,
     )  # fmt: skip
     run = method.bind(graph, model, parts, placement, device=device, loss=loss, seed=seed)
     if keep_memory and run.problem.device.type == "cpu":
         keep_freed_memory()
     folder = None if run_dir is None else Path(run_dir)
-    with stop_on_interrupt() as stop, epoch_bar(epochs) if progress else nullcontext() as show:
-        training = Training(run, settings, folder, resume, stop, callbacks, metrics)
-        with closing(training.epochs()) as records:  # closed: the lock of the folder is released after an error too
+    with stop_on_interrupt() as stop:
+        training = Training(run, settings, folder, resume, stop, callbacks)
+        bar = epoch_bar(epochs, metric=training.config["metrics"][0]) if progress else nullcontext()
+        # closed: the lock of the folder is released after an error too
+        with bar as show, closing(training.epochs()) as records:
             for record in records:
                 if show is not None:
                     show(record)

@@ -31,7 +31,7 @@ OnEpoch = Callable[["Training"], object]
 
 def train(
     run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
-    callbacks: Sequence[Callback | OnEpoch] = (), metrics: object = None,
+    callbacks: Sequence[Callback | OnEpoch] = (),
 ) -> Generator[EpochRecord, None, None]:  # fmt: skip
     """Train and yield the record of every epoch; the caller may advance several of these loops in turn.
 
@@ -42,16 +42,15 @@ def train(
         resume: continue the run in ``run_dir``.
         stop: called after every step; where it returns True, the run is saved and :class:`Interrupted` raised.
         callbacks: see :class:`lmc.train.Callback`.
-        metrics: see :func:`lmc.evaluate`; the first one chooses the best epoch.
     """
-    yield from Training(run, settings, run_dir, resume, stop, callbacks, metrics).epochs()
+    yield from Training(run, settings, run_dir, resume, stop, callbacks).epochs()
 
 
 class Training:
     """The state of one training loop; callbacks read it, log to it and stop it.
 
     Args:
-        run, settings, run_dir, resume, stop, callbacks, metrics: see :func:`train`.
+        run, settings, run_dir, resume, stop, callbacks: see :func:`train`.
 
     Attributes:
         run, model, optimizer: what is trained, and by what.
@@ -63,10 +62,10 @@ class Training:
 
     def __init__(
         self, run: Run, settings: Settings, run_dir: Path | None = None, resume: bool = False, stop: Stop = never,
-        callbacks: Sequence[Callback | OnEpoch] = (), metrics: object = None,
+        callbacks: Sequence[Callback | OnEpoch] = (),
     ) -> None:  # fmt: skip
         self.run, self.settings, self.model = run, settings, run.problem.model
-        self._metrics = metrics_of(metrics, run.graph)
+        self._metrics = metrics_of(settings.metrics, run.graph)
         self.optimizer = make_optimizer(settings.optimizer, self.model, settings.lr, settings.weight_decay)
         self.schedule = make_schedule(
             settings.scheduler, self.optimizer, epochs=settings.epochs, steps=run.num_batches,
@@ -114,7 +113,7 @@ class Training:
         self._start()
         while not self._is_over():
             self._train_rest_of_epoch()
-            if self._position.step < self.run.num_batches and (self._interrupt() or not self._at_limit()):
+            if self._position.step < self.run.num_batches and (self._interrupt() or not self.ended_early):
                 if self._interrupt():
                     raise self._interrupted()
                 self._save()
@@ -147,23 +146,31 @@ class Training:
         for callback in self._callbacks.values():
             callback.on_start(self)
 
+    @property
+    def ended_early(self) -> str:
+        """Why training ended before its last epoch; empty where it did not."""
+        settings, position = self.settings, self._position
+        if position.epoch >= settings.epochs:
+            return ""
+        if settings.patience is not None and self.best.since >= settings.patience:
+            return f"stopped after {self.best.since} evaluations without a better validation score"
+        done = position.epoch * self.run.num_batches + position.step
+        if done >= (settings.steps or math.inf):
+            return f"stopped after {done} steps"
+        if position.seconds >= 60 * (settings.minutes or math.inf):
+            return f"stopped after {position.seconds / 60:.2g} minutes"
+        return "stopped by a callback" if self._stopped else ""
+
     def _is_over(self) -> bool:
         """Whether there is nothing left to train; an epoch that a limit cut off has yet to be recorded."""
-        patience, position = self.settings.patience, self._position
-        if position.epoch >= self.settings.epochs or (patience is not None and self.best.since >= patience):
-            return True
-        return self._at_limit() and (position.step == 0 or len(self.records) > position.epoch)
-
-    def _at_limit(self) -> bool:
-        """Whether the number of steps or the time is used up, or a callback has stopped training."""
-        steps, minutes, position = self.settings.steps, self.settings.minutes, self._position
-        done = position.epoch * self.run.num_batches + position.step
-        return self._stopped or done >= (steps or math.inf) or position.seconds >= 60 * (minutes or math.inf)
+        position = self._position
+        recorded = position.step == 0 or len(self.records) > position.epoch
+        return position.epoch >= self.settings.epochs or (recorded and bool(self.ended_early))
 
     def _train_rest_of_epoch(self) -> None:
         """Train from the position to the end of its epoch, or until the loop is to stop, and advance the position."""
         position, settings, started = self._position, self.settings, time.perf_counter()
-        if self._at_limit() or position.step == self.run.num_batches:  # a callback raised after the last step
+        if self.ended_early or position.step == self.run.num_batches:  # a callback raised after the last step
             return
         before = position.step, position.seconds
 
@@ -179,7 +186,7 @@ class Training:
             except BaseException as error:  # raised again below, when the losses are read and the run is saved
                 raised.append(error)
             due = self._folder is not None and self._folder.due(steps=1)
-            return due or bool(raised) or self._interrupt() or self._at_limit()
+            return due or bool(raised) or self._interrupt() or bool(self.ended_early)
 
         losses = train_epoch(
             self.run, self.optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=after_step
@@ -205,11 +212,11 @@ class Training:
         anew.
         """
         position, settings = self._position, self.settings
-        epoch, complete, at_limit = position.epoch + 1, position.step == self.run.num_batches, self._at_limit()
+        epoch, complete, is_last = position.epoch + 1, position.step == self.run.num_batches, bool(self.ended_early)
         if not complete:
             self._save()
         scores = None
-        if settings.evaluates(epoch) or (settings.eval_every and at_limit):
+        if settings.evaluates(epoch) or (settings.eval_every and is_last):
             # small chunks where rows are kept off the device, because memory is short
             size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
             start = self.run.problem.kind.solver_start(self.run.tables)

@@ -55,8 +55,16 @@ def progress_bar(
         yield show
 
 
+def score_text(score: float | None, metric: str) -> str:
+    """A score in words: those that lie between 0 and 1 as a percentage."""
+    share = metric in ("accuracy", "micro-f1", "top-k-micro-f1", "roc-auc")
+    return "-" if score is None else f"{100 * score:.2f} %" if share else f"{score:.4f}"
+
+
 @contextmanager
-def epoch_bar(epochs: int, console: Console | None = None) -> Iterator[Callable[[EpochRecord], None]]:
+def epoch_bar(
+    epochs: int, console: Console | None = None, metric: str = "accuracy"
+) -> Iterator[Callable[[EpochRecord], None]]:
     """The bar of a training run: call what is yielded with every epoch's record. It shows the loss, the scores, and the
     steps of a recurrent model's solver."""
     with progress_bar(epochs, console=console) as show:
@@ -66,7 +74,7 @@ def epoch_bar(epochs: int, console: Console | None = None) -> Iterator[Callable[
             nonlocal scores
             scores = record.scores or scores  # epochs without an evaluation show those of the last one
             parts = [f"loss {record.loss:.4f}"]
-            parts += [f"{name} {100 * scores[name]:.2f} %" for name in ("val", "test") if name in scores]
+            parts += [f"{name} {score_text(scores[name], metric)}" for name in ("val", "test") if name in scores]
             if record.solver:
                 steps = f"solver {record.solver['forward_steps']:.0f}+{record.solver['backward_steps']:.0f} steps"
                 failed = int(record.solver["unconverged"])

@@ -27,7 +27,7 @@ from lmc.methods import Method
 from lmc.results import EpochRecord, append_lines, read_lines, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
-from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory
+from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, read_optimizer, read_scheduler
 
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
@@ -60,6 +60,7 @@ class Settings:
         scheduler: None: a constant learning rate. A spec such as "cosine:warmup=5", a function from the optimiser to a
             scheduler of torch, or a scheduler. It advances after every epoch; in a :class:`lmc.train.PerStep`, after
             every step. ``ReduceLROnPlateau`` reads the validation score.
+        metrics: see :func:`lmc.evaluate`; the first one is the score that chooses the best epoch.
     """
 
     epochs: int = 100
@@ -74,11 +75,16 @@ class Settings:
     restore_best: bool = True
     optimizer: str | Optimizer | OptimizerFactory | None = None
     scheduler: str | LRScheduler | SchedulerFactory | PerStep | None = None
+    metrics: object = None
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.epochs < 1:
             raise ConfigError(f"expected at least 1 epoch, a whole number (got {self.epochs})")
+        if isinstance(self.optimizer, str):
+            read_optimizer(self.optimizer)
+        if isinstance(self.scheduler, str):
+            read_scheduler(self.scheduler)
         if not 0 < self.lr < math.inf:
             raise ConfigError(f"expected a positive lr (got {self.lr})")
         if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
@@ -236,7 +242,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "seed": int(run.seed),
         "device": run.problem.device.type,
         "threads": torch.get_num_threads(),
-        **{k: v for k, v in vars(settings).items() if k not in ("optimizer", "scheduler")},
+        **{k: v for k, v in vars(settings).items() if k not in ("optimizer", "scheduler", "metrics")},
     }
 
 
