@@ -1,0 +1,187 @@
+"""IMC and TOP: what a fresh sweep makes exact, when sweeps happen, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import parts_of, random_graph, scrambled, sweep, worst_error
+from lmc.diagnostics import bias, gradient_error
+from lmc.engine import Run
+from lmc.engine.exact import chunks_of, exact_states
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge
+from lmc.models import GAT, GCN, GCNII, SAGE, Model
+from lmc.stores import Placement
+
+
+def bound(method: Any, model: Model | None = None, g: Graph | None = None, num_parts: int = 4, **options: Any) -> Run:
+    g = g or random_graph(80)
+    model = model or scrambled(GCN(6, 7, 4, num_layers=3))
+    return method.bind(g, model, parts_of(g, num_parts), seed=3, **options)
+
+
+MODELS = {
+    "gcn": lambda: GCN(6, 7, 4, num_layers=3),
+    "gcn-linear-in": lambda: GCN(6, 7, 4, num_layers=2, linear_in=True, linear_out=True, norm="layer"),
+    "gcnii": lambda: GCNII(6, 7, 4, num_layers=3),
+    "sage": lambda: SAGE(6, 7, 4, num_layers=3),
+}
+
+
+@pytest.mark.parametrize("redraw", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_forward_pass_is_exact_at_a_fresh_sweep_without_a_ridge(name: str, redraw: bool) -> None:
+    """100 rows a batch and 7 columns: Q[B] has full column rank, and h = T lies in its span."""
+    model = MODELS[name]().double()  # biases are 0, so that no unit is dead within a batch
+    run = bound(IMC(clusters_per_batch=1, ridge=1e-13, basis="T", redraw=redraw), model, random_graph(400))
+    run.refresh()
+    problem = run.problem
+    states = [t for _, t in exact_states(problem, chunks_of(problem), lambda _, width: problem.table(width))]
+    seen: dict[int, Tensor] = {}
+
+    class Watching(IMC):
+        def compensate(self, step: Any, l: int, s: Tensor) -> Tensor:
+            seen[l] = s.detach()
+            return s
+
+    run.method = Watching(clusters_per_batch=1, ridge=1e-13, basis="T", redraw=redraw)
+    for batch in run.batches(0):
+        run.gradient(batch)
+        for l, s in seen.items():
+            exact = states[l - 1].pull(batch.rows)
+            assert float((s - exact).norm() / exact.norm()) < 1e-8
+
+
+def test_a_ridge_makes_the_same_pass_inexact() -> None:
+    run = bound(IMC(clusters_per_batch=1, ridge=0.1, basis="T"))
+    run.refresh()
+    assert max(gradient_error(run, next(run.batches(0))).backward_sgd.values()) > 1e-3
+
+
+def test_its_bias_is_below_that_of_methods_which_drop_adjoints() -> None:
+    def mean(method: Any) -> float:
+        run = bound(method, scrambled(GCN(6, 7, 4, num_layers=3)), random_graph(400))
+        run.refresh()
+        return sum(bias(run).values()) / 6
+
+    imc = mean(IMC(clusters_per_batch=1))
+    assert 1e-6 < imc < 0.8 * min(mean(GAS(clusters_per_batch=1)), mean(ClusterGCN(clusters_per_batch=1)))
+    assert mean(BackwardSGD(clusters_per_batch=1)) < 1e-10
+
+
+def swept_before(run: Run, epochs: int) -> list[tuple[int, int]]:
+    """(epoch, step) before which the tables were filled, of a run whose tables are fresh at its beginning."""
+    run.refresh()
+    found, fill = [], run.refresh
+
+    def counted() -> None:
+        found.append((epoch, step))
+        fill()
+
+    run.refresh = counted  # type: ignore[method-assign]
+    for epoch in range(epochs):
+        batches = run.batches(epoch)
+        for step in range(run.num_batches):  # noqa: B007 - counted() reads it
+            run.accumulate(next(batches))
+            with torch.no_grad():
+                for p in run.parameters.values():
+                    p.add_(0.1 * torch.sin(torch.arange(p.numel()).view_as(p) + epoch))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("every", "want"),
+    [
+        (2, [(2, 0), (4, 0)]),
+        ("3steps", [(0, 3), (1, 2), (2, 1), (3, 0), (3, 3), (4, 2)]),
+        (0, []),
+    ],
+)
+def test_sweeps_happen_when_they_are_due(every: int | str, want: list[tuple[int, int]]) -> None:
+    run = bound(IMC(clusters_per_batch=1, sweep_every=every))
+    assert swept_before(run, 5) == want
+
+
+def test_automatic_sweeps_wait_until_the_rows_have_moved() -> None:
+    moving = bound(IMC(clusters_per_batch=1, basis="T"), g=random_graph(400))
+    assert 1 <= len(swept_before(moving, 5)) <= 4
+    still = bound(IMC(clusters_per_batch=1))
+    still.refresh()
+    before = still.tables["Q"][2].data().clone()
+    for p in still.parameters.values():
+        p.data.mul_(1.0001)
+    for _ in range(3):
+        sweep(still)
+    assert torch.equal(still.tables["Q"][2].data(), before)
+
+
+def test_top_keeps_its_random_basis() -> None:
+    run = bound(TOP(clusters_per_batch=1))
+    run.refresh()
+    before = run.tables["Q"][2].data().clone()
+    other = bound(IMC(clusters_per_batch=1, basis="T"))
+    other.refresh()
+    assert not torch.equal(before, other.tables["Q"][2].data())
+    for p in run.parameters.values():
+        p.data.mul_(1.5)
+    for _ in range(3):
+        sweep(run)
+    run.refresh()
+    assert torch.equal(run.tables["Q"][2].data(), before)
+
+
+def test_dropped_edges_are_missing_from_the_sums() -> None:
+    g, model = random_graph(80), scrambled(GCN(6, 7, 4, num_layers=3))
+    run = DropEdge(IMC(clusters_per_batch=1, sweep_every=2), p=0.5).bind(g, model, parts_of(g), seed=3)
+    run.refresh()
+    whole = run.tables["M"][2].data().clone()
+    batches = run.batches(0)
+    batch = next(batches)
+    assert not torch.equal(run.tables["M"][2].data(), whole)
+    run.accumulate(batch)
+    # without dropout the first layer reads P X of the epoch's graph, also from outside of the batch
+    assert set(run.tables["M"]) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_tables_on_other_tiers_give_the_same_gradient(tier: str) -> None:
+    runs = [bound(IMC(clusters_per_batch=1, sweep_every=1), placement=Placement(history=t)) for t in ("device", tier)]
+    for run in runs:
+        run.refresh()
+    for _ in range(3):
+        a, b = (sweep(run) for run in runs)
+        assert worst_error(a, b) < 1e-12
+
+
+def test_rows_in_bfloat16_give_nearly_the_same_gradient() -> None:
+    g = random_graph(400)
+    found = []
+    for precision in ("float32", "bfloat16"):
+        run = bound(
+            IMC(clusters_per_batch=1), GCN(6, 7, 4, num_layers=3, seed=1).float(), g,
+            placement=Placement(precision=precision),
+        )  # fmt: skip
+        run.refresh()
+        found.append(sweep(run))
+    flat = [torch.cat([v.flatten() for v in grads.values()]) for grads in found]
+    assert 1e-5 < float((flat[0] - flat[1]).norm() / flat[0].norm()) < 0.03
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong, word in (
+        ({"sweep_every": "often"}, "sweep_every"),
+        ({"sweep_every": -1}, "sweep_every"),
+        ({"ridge": 0.0}, "ridge"),
+        ({"basis": "H"}, "basis"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            IMC(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="linear aggregation"):
+        bound(IMC(clusters_per_batch=1), GAT(6, 7, 4, num_layers=2).double())
+    with pytest.raises(ConfigError, match="dense features"):
+        bound(DropEdge(IMC(clusters_per_batch=1)), g=random_graph(sparse_features=True))
