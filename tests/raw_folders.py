@@ -54,15 +54,15 @@ def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
     return np.eye(classes, dtype=np.int32)[y]
 
 
-def planetoid(folder: Path, protocol: int = 2, name: str = "cora", gap: bool = False) -> Written:
-    """``ind.*`` with test nodes in a shuffled order; with ``gap`` one number is missing among them, as in citeseer."""
-    g = drawn()
+def planetoid(folder: Path, protocol: int = 2, gap: bool = False, g: Written | None = None) -> Written:
+    """``ind.cora.*`` with test nodes in a shuffled order; with ``gap`` a number is missing there, as in citeseer."""
+    g = g or drawn()
     if gap:
         last = len(g.x) - 1
         g = replace(g, edges=g.edges[(g.edges != last - 1).all(axis=1)], test=np.setdiff1d(g.test, [last - 1]))
         g.x[last - 1], g.y[last - 1] = 0, -1
     order = np.random.default_rng(1).permutation(g.test)
-    known, y = int(g.test.min()), one_hot(g.y, 3)
+    known, y = int(g.test.min()), one_hot(g.y, int(g.y.max()) + 1)
     neighbours: dict[int, list[int]] = defaultdict(list)
     for u, v in g.edges.tolist():
         neighbours[u].append(v)
@@ -73,8 +73,8 @@ def planetoid(folder: Path, protocol: int = 2, name: str = "cora", gap: bool = F
         "graph": neighbours,
     }
     for part, value in parts.items():
-        (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(value, protocol))
-    (folder / f"ind.{name}.test.index").write_text("".join(f"{node}\n" for node in order))
+        (folder / f"ind.cora.{part}").write_bytes(pickle.dumps(value, protocol))
+    (folder / "ind.cora.test.index").write_text("".join(f"{node}\n" for node in order))
     return g
 
 

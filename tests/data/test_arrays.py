@@ -123,6 +123,7 @@ CONVERTED: list[tuple[str, Any]] = [
     ("y", lambda a: a.astype(">u2")),
     ("train_idx", lambda a: a.astype(np.uint64)),
     ("val_idx", lambda a: a.astype(">i8")),
+    ("test_idx", lambda a: a.astype(np.int8)),
 ]
 
 
@@ -151,6 +152,7 @@ ODD: list[tuple[str, Any, str]] = [
     ("x", np.zeros((6, 2), dtype=complex), "real features"),
     ("y", np.array(["a"] * 6), "numeric arrays .got y"),
     ("y", sp.csr_matrix(np.eye(6)), "dense y .got a scipy csr_matrix"),
+    ("train", np.array([0j]), "whole node numbers .got torch.complex"),
     ("train", np.array(["0"]), "numeric arrays .got train"),
 ]
 

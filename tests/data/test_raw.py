@@ -78,6 +78,7 @@ def test_folders_may_have_the_names_of_their_publishers(
     (tmp_path / "sets" / place).mkdir(parents=True)
     register(name, make(tmp_path / "sets" / place), monkeypatch)
     assert lmc.data.load(name, data_dir=tmp_path / "sets").num_nodes == 24
+    assert lmc.data.load(name, data_dir=tmp_path / "sets" / place.split("/")[0]).num_nodes == 24, "the folder itself"
     (info,) = [info for info in lmc.data.describe(tmp_path / "sets") if info.name == name]
     assert info.where != "not here"
 
@@ -266,6 +267,19 @@ def test_a_prepared_file_is_preferred_and_preprocessed_too(tmp_path: Path, monke
     assert registry.find("cora", tmp_path) == tmp_path / "cora.npz"
     assert_read(lmc.data.load(name, data_dir=tmp_path), g, graph.x.to_dense().numpy())
     assert np.array_equal(lmc.data.load(tmp_path / "cora.npz").x.numpy(), 2 * g.x), "a path is read as it is"
+
+
+@pytest.mark.data
+def test_cora_written_as_planetoid_is_read_as_cora(data_dir: Path, tmp_path: Path) -> None:
+    """The sizes of the registry are those of the real graph, and so is what our reader returns."""
+    g = lmc.data.load("cora", data_dir=data_dir)
+    published = lmc.data.load(data_dir / "cora.npz")
+    pairs = np.stack([published.adj.row_index().numpy(), published.adj.indices.numpy()], axis=1)
+    splits = [getattr(published, split).numpy().nonzero()[0] for split in ("train", "val", "test")]
+    x, y = published.x.to_dense().numpy(), published.y.numpy()
+    raw_folders.planetoid(tmp_path, g=Written(pairs[pairs[:, 0] < pairs[:, 1]], x, y, *splits))
+    assert lmc.data.load("cora", data_dir=tmp_path).checksum == g.checksum
+    assert torch.allclose(g.x.to_dense().sum(dim=1), torch.ones(2_708))
 
 
 def test_per_class_split_has_fixed_numbers_per_class() -> None:

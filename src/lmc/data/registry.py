@@ -117,7 +117,7 @@ def _parsed(entry: Named, folder: Path) -> Graph:
     path = cache_dir() / "parsed" / entry.name / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         try:
-            return _checked(npz.read(path, name=entry.name), entry, path)
+            return _checked(npz.restore(path, entry.name), entry, path)
         except LmcError:
             path.unlink(missing_ok=True)  # damaged: parse again
     graph = preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
@@ -260,10 +260,8 @@ def find(name: str, data_dir: str | Path | None = None) -> Path | None:
 
 def _raw_folders(entry: Named, folder: Path) -> Iterator[Path]:
     """The places in ``folder`` that have raw files of a set: it, or folders named after the set."""
-    own = [
-        child
-        for child in sorted(folder.glob("*/"))
-        if child.name.lower().replace("_", "-") in (entry.name, *entry.folders)
-    ]
+    known = (entry.name, *entry.folders)
+    places = (folder.resolve(), *sorted(folder.glob("*/")))
+    own = [place for place in places if place.name.lower().replace("_", "-") in known]
     for form in entry.raw:
         yield from (place for place in (*own, *([folder] * form.named)) if form.files[0] in raw.locate(form, place))

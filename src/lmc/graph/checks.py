@@ -238,7 +238,7 @@ def checked_mask(split: str, nodes: object, n: int) -> Tensor:
         if chosen.numel() != n:
             raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()})")
         mask = chosen
-    elif chosen.is_floating_point():
+    elif chosen.is_floating_point() or chosen.is_complex():
         raise GraphError(f"expected {split} as a boolean mask or whole node numbers (got {chosen.dtype})")
     else:
         if 1 < n == chosen.numel() and bool((chosen <= 1).all()) and bool((chosen >= 0).all()):
