@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch_geometric.nn import models
 
 from helpers import hand_graph, one_thread, random_graph  # noqa: F401
 from lmc.errors import ConfigError
+from lmc.losses import huber
 from lmc.models import GCN, Activation, Layer, Linear, Model, Operator, Pass
 from lmc.testing import REQUIRED, ModelReport, check_model
 
@@ -31,6 +34,14 @@ def test_good_models_pass(model: nn.Module, graph: object) -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), rng)
     assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_loss_and_weights_of_ones_own_are_measured() -> None:
+    base = hand_graph()
+    g = dataclasses.replace(base, y=torch.randn(8, 3), task="regression", weight=torch.rand(8) + 0.1)
+    report = check_model(GCN(5, 8, 3), g, loss=huber(delta=0.5))
+    assert report.ok, str(report)
+    assert report["exact with exact histories"].holds
 
 
 def test_properties_that_depend_on_the_model_are_reported() -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.engine import Problem, Run, check_fit
 from lmc.engine.exact import exact_logits, exact_states
 from lmc.errors import ConfigError, LmcError
 from lmc.graph import CSR, Aggregation, Graph
+from lmc.losses import DEFAULT, Loss
 from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method
 from lmc.models import Model, Pass
 from lmc.pyg import wrap
@@ -67,7 +67,7 @@ LINEAR, FIRST, USED, GENERATOR = "CMC applies", "P X computed once", "parameters
 REQUIRED = (CUT, FORWARD, CHUNKS, ONE_PART, CORE, GENERATOR)
 
 
-def check_model(model: nn.Module, graph: Graph | None = None) -> ModelReport:
+def check_model(model: nn.Module, graph: Graph | None = None, loss: Loss | None = None) -> ModelReport:
     """Measure which properties ``model`` has; a float64 copy is measured, and the model itself is not changed.
 
     These are checked: the network can be divided into layers; the forward pass gives one row of logits per node; rows
@@ -80,6 +80,7 @@ def check_model(model: nn.Module, graph: Graph | None = None) -> ModelReport:
         model: a native model, a model of your own, or a network that :func:`lmc.wrap` accepts.
         graph: where to measure; by default a connected graph of 60 nodes that fits the model. It should be small,
             because the full gradient is computed several times.
+        loss: a loss of your own, as for :meth:`lmc.methods.Method.bind`.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"expected a torch.nn.Module (got {type(model).__name__})")
@@ -91,13 +92,13 @@ def check_model(model: nn.Module, graph: Graph | None = None) -> ModelReport:
     if graph is None:
         graph = _graph(mine)
     check_fit(graph, mine)
-    return ModelReport(name, (Check(CUT, True, note=f"{mine.num_layers} aggregations"), *_checks(mine, graph)))
+    return ModelReport(name, (Check(CUT, True, note=f"{mine.num_layers} aggregations"), *_checks(mine, graph, loss)))
 
 
-def _checks(model: Model, g: Graph) -> Iterator[Check]:
+def _checks(model: Model, g: Graph, loss: Loss | None) -> Iterator[Check]:
     statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
     try:
-        want, logits = _plain(model, g)
+        want, logits = _plain(model, g, loss)
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
         yield Check(FORWARD, False, note=f"{type(error).__name__}: {error}")
         return
@@ -106,16 +107,18 @@ def _checks(model: Model, g: Graph) -> Iterator[Check]:
     if not fits:
         return
     yield _tried(CHUNKS, lambda: _in_chunks(model, g, logits), "a row depends on other rows outside an aggregation")
-    yield _tried(ONE_PART, lambda: _error(_swept(LMC4Conv(), g, model, 1), want), "")
+    yield _tried(ONE_PART, lambda: _error(_swept(LMC4Conv(), g, model, 1, loss), want), "")
     hint = "a parameter takes gradient from halo rows: build row-wise maps from lmc.models, or use torch's functions"
-    yield _tried(CORE, lambda: _error(_swept(BackwardSGD(clusters_per_batch=1), g, model, NUM_PARTS), want), hint)
-    yield _exact(model, g, want, statistics)
+    yield _tried(CORE, lambda: _error(_swept(BackwardSGD(clusters_per_batch=1), g, model, NUM_PARTS, loss), want), hint)
+    yield _exact(model, g, loss, want, statistics)
     if model.linear:
         yield Check(LINEAR, True, note="the aggregation is linear")
         if not statistics:
             method = CMC(clusters_per_batch=1, adjoints=True)
             hint = "its tables hold h^{l-1}: aggregate that, and apply weights to the sum"
-            yield _tried("CMC exact with exact tables", lambda: _error(_swept(method, g, model, NUM_PARTS), want), hint)
+            yield _tried(
+                "CMC exact with exact tables", lambda: _error(_swept(method, g, model, NUM_PARTS, loss), want), hint
+            )
     else:
         yield Check(LINEAR, None, note="an aggregation depends on the rows (attention, max, ...): use LMC4Conv")
     first = "" if model.constant_input else "the features are transformed or dropped out before the first aggregation"
@@ -126,14 +129,14 @@ def _checks(model: Model, g: Graph) -> Iterator[Check]:
     yield Check(GENERATOR, own, note="" if own else "use dropout of lmc.models, F.dropout or nn.Dropout")
 
 
-def _exact(model: Model, g: Graph, want: dict[str, Tensor], statistics: bool) -> Check:
+def _exact(model: Model, g: Graph, loss: Loss | None, want: dict[str, Tensor], statistics: bool) -> Check:
     if statistics:
         return Check(EXACT, None, note="batch statistics differ from batch to batch")
     method = LMC4Conv(clusters_per_batch=1, alpha=0.0)
     if not model.exact:
-        error = _error(_swept(method, g, model, NUM_PARTS), want)
+        error = _error(_swept(method, g, model, NUM_PARTS, loss), want)
         return Check(EXACT, None, error, "the Jacobian of an incomplete aggregate is not that of the whole one")
-    return _tried(EXACT, lambda: _error(_swept(method, g, model, NUM_PARTS), want), "what follows an aggregation "
+    return _tried(EXACT, lambda: _error(_swept(method, g, model, NUM_PARTS, loss), want), "what follows an aggregation "
                   "inside a layer is not affine: set Layer.affine to False, or move it into activate")  # fmt: skip
 
 
@@ -159,7 +162,7 @@ def _graph(model: Model) -> Graph:
     return Graph.from_edges(edges, x, y, **splits, num_classes=classes, name="check_model", symmetrise=True)
 
 
-def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
+def _plain(model: Model, g: Graph, loss: Loss | None) -> tuple[dict[str, Tensor], Tensor]:
     """The full gradient by plain autograd through the plain forward pass, and its logits in evaluation mode."""
     model = copy.deepcopy(model)
     if model.owns_forward:  # a wrapped network is compared with PyG's own pass, without dropout
@@ -184,22 +187,23 @@ def _plain(model: Model, g: Graph) -> tuple[dict[str, Tensor], Tensor]:
     model.train()
     out = forward()[g.train]
     y = g.y[g.train]
-    loss = F.binary_cross_entropy_with_logits(out, y.to(out.dtype)) if g.multi_label else F.cross_entropy(out, y)
+    losses = (loss or DEFAULT[g.task]())(out, y.to(out.dtype) if y.is_floating_point() else y)
+    weight = torch.ones_like(losses) if g.weight is None else g.weight[g.train].to(out.dtype)
     names, parameters = zip(*((k, p) for k, p in model.named_parameters() if p.requires_grad), strict=True)
-    grads = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    grads = torch.autograd.grad((weight * losses).sum() / weight.sum(), parameters, materialize_grads=True)
     return dict(zip(names, grads, strict=True)), logits
 
 
-def _bound(method: Method, g: Graph, model: Model, num_parts: int) -> Run:
+def _bound(method: Method, g: Graph, model: Model, num_parts: int, loss: Loss | None = None) -> Run:
     parts = torch.randperm(g.num_nodes, generator=torch.Generator().manual_seed(1)) % num_parts
-    run = method.bind(g, copy.deepcopy(model), parts)
+    run = method.bind(g, copy.deepcopy(model), parts, loss=loss)
     run.refresh()
     return run
 
 
-def _swept(method: Method, g: Graph, model: Model, num_parts: int) -> dict[str, Tensor]:
+def _swept(method: Method, g: Graph, model: Model, num_parts: int, loss: Loss | None) -> dict[str, Tensor]:
     """The mean of one epoch's gradients from exact histories, without dropout."""
-    run = _bound(method, g, model, num_parts)
+    run = _bound(method, g, model, num_parts, loss)
     grads = [run.gradient(batch) for batch in run.batches()]
     return {k: torch.stack([each[k] for each in grads]).mean(0) for k in grads[0]}
 
