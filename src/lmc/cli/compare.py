@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lmc.bench import Contestant, compare
 from lmc.bench.compare import Partitions, has_error, shared_parts
-from lmc.cli.console import console, error_figure, facts, file_name, number, percent, seconds
+from lmc.cli.console import console, error_figure, facts, file_name, number, seconds
 from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
 from lmc.cli.train import division_facts, run_facts
@@ -25,9 +25,11 @@ from lmc.models import Model
 from lmc.report import compare_figure, save
 from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 from lmc.train import Settings, stop_on_interrupt
-from lmc.train.progress import progress_bar
+from lmc.train.metrics import DEFAULT
+from lmc.train.progress import progress_bar, score_text
 from lmc.train.run_folder import holds_run
 
+_TITLES = {"classes": "accuracy", "labels": "micro-F1", "regression": "R2"}
 MEASUREMENTS = 6
 """How often the gradient error is measured by default."""
 
@@ -43,6 +45,7 @@ def compare_command(options: Compare) -> None:
     if options.clusters == AUTO:
         raise ConfigError("expected a whole number for --clusters (got auto): every method would take another one")
     read_model(options.model)  # wrong options are refused before a graph is loaded
+    loss = options.row_loss()
     methods = {} if options.methods == AUTO else parse_methods(options.methods, **shared)
     graph = options.load()
     initial = parse_model(options.model, graph, options.seed)
@@ -53,7 +56,7 @@ def compare_command(options: Compare) -> None:
     entered, partitions = [], Partitions()
     for label, method in methods.items():
         parts = shared_parts(method, graph, options.seed, partitions)
-        run = method.bind(graph, copy.deepcopy(initial), parts, placement, seed=options.seed)
+        run = method.bind(graph, copy.deepcopy(initial), parts, placement, loss=loss, seed=options.seed)
         entered.append(Contestant(label, run, folders[label]))
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
     with locked(root):
@@ -65,7 +68,7 @@ def compare_command(options: Compare) -> None:
         depth = initial.num_layers
         layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
         title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
-        figure = compare_figure(runs, by_layer, title, "micro-F1" if graph.multi_label else "accuracy")
+        figure = compare_figure(runs, by_layer, title, _TITLES[graph.task])
         with writable(root):
             _write_summary(root / "summary.json", graph.name, name, runs, by_layer)
             for kind in ("png", "svg"):
@@ -130,12 +133,16 @@ def _table(
     caption = "gradient error: relative, against the exact gradient of the same batch; mean of the measurements"
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")  # the columns fit into 80 characters
     table.add_column("method", overflow="fold", min_width=8)
-    for column in ("epoch", "loss", "val %", "test %", "best\nval %", "test\nthen", "train\ntime", "gradient\nerror"):
+    metric = DEFAULT[entered[0].run.graph.task]
+    unit = " %" if score_text(0.0, metric).endswith("%") else ""
+    scored = (f"val{unit}", f"test{unit}", f"best\nval{unit}", "test\nthen")
+    for column in ("epoch", "loss", *scored, "train\ntime", "gradient\nerror"):
         table.add_column(column, justify="right", no_wrap=True)
     for c in entered:
         run = runs.get(c.label, RunRecord({}, ()))
         last = next((e.scores for e in reversed(run.epochs) if e.scores), {})
-        scores = [percent(s).removesuffix(" %") for s in (last.get("val"), last.get("test"), run.best_val, run.test)]
+        each = (last.get("val"), last.get("test"), run.best_val, run.test)
+        scores = [score_text(score, metric).removesuffix(" %") for score in each]
         done = f"{run.epochs[-1].epoch if run.epochs else 0}/{epochs}"
         error = _error(c, errors.get(c.label, ()))
         table.add_row(c.label, done, number(run.loss, 4), *scores, seconds(run.seconds), error)

@@ -17,6 +17,7 @@ from lmc.errors import ConfigError
 
 if TYPE_CHECKING:
     from lmc.graph import Graph
+    from lmc.losses import RowLoss
     from lmc.stores import Placement
     from lmc.train import Settings
 
@@ -58,6 +59,13 @@ class Training:
             "options of one."
         ),
     ] = "gcn"
+    loss: Annotated[
+        str | None,
+        _loop(
+            "cross-entropy:weight=1/5/1:smoothing=0.1, binary-cross-entropy:pos_weight=3, mse or huber:delta=0.5. "
+            "Default: by the task of the graph."
+        ),
+    ] = None
     epochs: Epochs = 100
     optimizer: Annotated[
         str,
@@ -99,8 +107,10 @@ class Training:
     data_dir: DataDir = None
     scale: Annotated[float | None, _data("Factor on a lookalike's nodes and edges.")] = None
     symmetrise: Annotated[bool, _data("Repair one-way edges, duplicates and self-loops.", "--symmetrise")] = False
-
     directed: Annotated[bool, _data("The file holds a directed graph, source to target.", "--directed")] = False
+    task: Annotated[
+        str | None, _data("Of a file whose targets leave it open: classes, labels (several a node) or regression.")
+    ] = None
 
     def load(self) -> "Graph":
         """The graph."""
@@ -108,7 +118,7 @@ class Training:
 
         return load(
             self.dataset, data_dir=self.data_dir, scale=self.scale, symmetrise=self.symmetrise,
-            directed=self.directed or None,
+            directed=self.directed or None, task=self.task,
         )  # fmt: skip
 
     def settings(self) -> "Settings":
@@ -117,6 +127,12 @@ class Training:
 
         shared = {f.name for f in fields(Settings)} & {f.name for f in fields(self)}
         return Settings(**{name: getattr(self, name) for name in shared})
+
+    def row_loss(self) -> "RowLoss | None":
+        """The loss that is named."""
+        from lmc.cli.spec import parse_loss
+
+        return None if self.loss is None else parse_loss(self.loss)
 
     def placement(self) -> "Placement":
         """Where to train, and what is kept where; a device that this machine does not have is refused."""

@@ -1,4 +1,4 @@
-"""The grammar ``name:option=value:option=value`` for methods and models.
+"""The grammar ``name:option=value:option=value`` for methods, models and losses.
 
 Options are the dataclass fields of a method and the arguments of a model. Their types, defaults and help come from
 there, so a new option of a method or a model is declared in its own file and nowhere else::
@@ -6,6 +6,7 @@ there, so a new option of a method or a model is declared in its own file and no
     parse_method("lmc:alpha=0.4:score=x", parts=80)      LMC4Conv(num_parts=80, alpha=0.4, score="x")
     parse_methods("full,gas:drop_edge=0.2", parts=80)    {"full": FullBatch(), "gas:drop_edge=0.2": DropEdge(...)}
     parse_model("gcn:layers=3:norm=none", graph, seed=0)
+    parse_loss("cross-entropy:weight=1/5/1")             cross_entropy(weight=(1.0, 5.0, 1.0))
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import lmc.models
 from lmc.errors import ConfigError
 from lmc.grammar import Option, help_of, named, options_of, read_options, split_spec
 from lmc.graph import Graph
+from lmc.losses import LOSSES, RowLoss
 from lmc.methods import METHODS, DropEdge, Method, recommended
 from lmc.models import MODELS, Model
 
@@ -79,6 +81,15 @@ def read_model(text: str) -> tuple[type[Model], dict[str, Any]]:
     cls, options = named(name, MODELS, "model"), model_options(name)
     given = read_options("model", name, written, options, text)
     return cls, {"hidden": HIDDEN} | {o.argument: given[o.name] for o in options if o.name in given}
+
+
+def parse_loss(text: str) -> RowLoss:
+    """The loss of one spec."""
+    name, written = split_spec(text)
+    cls = named(name.replace("-", "_"), LOSSES, "loss")
+    options = options_of(cls, {f.name: f.default for f in dataclasses.fields(cls) if f.init}, [cls])
+    given: Any = read_options("loss", name, written, options, text)
+    return cls(**given)
 
 
 def replace_auto(text: str, model: Model) -> str:

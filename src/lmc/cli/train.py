@@ -21,6 +21,7 @@ from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.grammar import split_spec
 from lmc.graph import Graph
+from lmc.losses import describe
 from lmc.methods import ClusterMethod, FullBatch, Method
 from lmc.models import Model
 from lmc.partition import quality
@@ -39,6 +40,7 @@ def train_command(options: Train) -> None:
     if options.memory is not None:
         parse_memory(options.memory)
     read_model(options.model)
+    loss = options.row_loss()
     if split_spec(options.method)[0] != AUTO:
         _method(options.method, shared)  # a wrong option is refused before a graph is loaded
     graph = options.load()
@@ -50,7 +52,7 @@ def train_command(options: Train) -> None:
     names = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}-s{options.seed}"
     run_dir = options.run_dir or Path("runs") / file_name(names)
     with held_to(options.memory, placement.training_device, found):
-        run = method.bind(graph, model, parts, placement, seed=options.seed)
+        run = method.bind(graph, model, parts, placement, loss=loss, seed=options.seed)
         del graph  # the run has a copy in another order, which may be kept on another tier
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
         if options.resume and not holds_run(run_dir):
@@ -87,6 +89,8 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("model", f"{type(model).__name__}, {widths}, {count:,} parameters"),
         ("device", device_name(run.problem.device)),
     ]
+    if run.problem.loss is not None:
+        lines.append(("loss", str(describe(run.problem.loss))))
     if run.problem.dtype != run.problem.accumulate_dtype:
         lines.append(("precision", run.problem.placement.precision))
     tiers = dict.fromkeys(run.tiers.values())

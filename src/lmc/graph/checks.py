@@ -146,14 +146,14 @@ def _only_task(y: Tensor, num_classes: int | None) -> str:
         if bool((known == known.round()).all()):
             raise GraphError(
                 f'expected a task for whole numbers as {y.dtype} in y (got none): pass task="classes" if they are '
-                'class numbers, or task="regression"'
+                'class numbers, or task="regression" (on the command line: --task)'
             )
         raise GraphError('expected whole class numbers in y (got fractions): pass task="regression" to predict numbers')
     labels, _ = _checked_labels(y, num_classes)
     if bool((labels.nan_to_num(0.0).sum(1) <= 1).all()):
         raise GraphError(
             f"expected a task for a 0/1 matrix with at most one 1 in a row (got y of shape {list(y.shape)}): pass "
-            'task="classes" if a node has one class, task="labels" if it may have several, or task="regression"'
+            'task="classes" if a node has one class, task="labels" if it may have several (on the command line: --task)'
         )
     return "labels"
 

@@ -24,7 +24,7 @@ def compare_figure(
         runs: the record of every method by its spec, e.g. "lmc" or "lmc:alpha=0.8".
         errors: {spec: {layer: relative gradient error}}; a method without errors has no bars, and without any error
             the panel is left out.
-        metric: the name of the scores.
+        metric: the name of the scores; accuracy and micro-F1 are drawn as percentages.
     """
     looks, with_errors = looks_of(list(runs)), any(errors.values())
     figure = new_figure(13.0 if with_errors else 9.0, 6.6, title)
@@ -33,8 +33,9 @@ def compare_figure(
     for column, (x, xlabel) in enumerate((("epoch", "epoch"), ("seconds", "seconds of training"))):
         upper, lower = (figure.add_subplot(grid[row, column]) for row in range(2))
         _draw_losses(upper, runs, looks, x)
-        _draw_scores(lower, runs, looks, x)
-        for axes, name in ((upper, "training loss"), (lower, f"test {metric}, % (pale: validation)")):
+        percent = metric.lower() in ("accuracy", "micro-f1")
+        _draw_scores(lower, runs, looks, x, percent)
+        for axes, name in ((upper, "training loss"), (lower, f"test {metric}{', %' * percent} (pale: validation)")):
             _label(axes, name, xlabel)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
@@ -56,19 +57,20 @@ def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str
         plain_decimals(axes.yaxis)
 
 
-def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str) -> None:
+def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str, percent: bool) -> None:
     scores: list[float] = []
+    unit = 100 if percent else 1
     for label, run in runs.items():
         for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
-            points = [(getattr(e, x), 100 * e.scores[split]) for e in run.epochs if e.scores]
+            points = [(getattr(e, x), unit * e.scores[split]) for e in run.epochs if e.scores and split in e.scores]
             draw_curve(axes, points, looks[label], linewidth=width, alpha=alpha)
             scores += [score for _, score in points]
     if scores:
         # the scores of the first epochs are low for every method: leave most of the height to where they differ
         scores.sort()
         low, high = scores[len(scores) // 12], scores[-1]
-        margin = max(0.5, 0.08 * (high - low))
-        axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
+        margin = max(0.005 * unit, 0.08 * (high - low))
+        axes.set_ylim(max(0.0, low - margin) if percent else low - margin, min(unit, high + margin))
 
 
 def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Looks) -> None:
