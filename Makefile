@@ -22,9 +22,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check src tests experiments
 	$(BIN)/mypy
 
-# threads that wait without spinning: on a busy machine a spinning pool is many times slower
+# one process a core, with one thread each: most tests are too small to gain from a second thread
 test: lint
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # faults in the rules, each of which a test has to find: about 20 minutes, so it is not part of the tests
 mutants: $(STAMP)
