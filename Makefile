@@ -18,8 +18,8 @@ demo: $(STAMP)
 		--lr 0.001 --epochs 80 --eval-every 2 --run-dir runs/demo
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests experiments
-	$(BIN)/ruff check src tests experiments
+	$(BIN)/ruff format --check src tests experiments examples
+	$(BIN)/ruff check src tests experiments examples
 	$(BIN)/mypy
 
 # one process a core, with one thread each: most tests are too small to gain from a second thread

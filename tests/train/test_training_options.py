@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_geometric.nn as pyg
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -76,6 +77,18 @@ def test_fit_leaves_the_parameters_of_the_best_epoch_in_evaluation_mode(
     assert lmc.evaluate(model, graph)["test"] == record.test
     assert not any(module.training for module in model.modules())
     assert same(load_file(tmp_path / "r" / "best.safetensors"), model.state_dict())
+
+
+def test_a_wrapped_network_ends_in_evaluation_mode_and_keeps_its_modes(graph: lmc.Graph) -> None:
+    network = pyg.GCN(graph.num_features, 8, 2, graph.num_classes, dropout=0.5)
+    model = lmc.wrap(network)
+    record = lmc.fit(graph, model, GAS(STEPS, 1), epochs=1, device="cpu")
+    assert not any(module.training for module in network.modules())
+    assert lmc.evaluate(model, graph)["test"] == record.test
+    network.convs[0].train()
+    modes = [module.training for module in network.modules()]
+    lmc.evaluate(model, graph)
+    assert [module.training for module in network.modules()] == modes
 
 
 def test_without_restore_best_the_model_keeps_the_last_parameters(graph: lmc.Graph, tmp_path: Path) -> None:
@@ -231,6 +244,15 @@ def counting(steps: list[int]) -> Callback:
             steps.append(len(steps))
 
     return Count()
+
+
+def test_fit_keeps_memory_unless_told_otherwise(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("lmc.train.fit.keep_freed_memory", lambda: calls.append(True))
+    fit(graph, epochs=1, eval_every=0, keep_memory=False)
+    assert calls == []
+    fit(graph, epochs=1, eval_every=0)
+    assert calls == [True]
 
 
 def test_what_is_not_a_callback_is_refused(graph: lmc.Graph) -> None:
