@@ -161,3 +161,7 @@ def _shown(value: object) -> str:
     plain = isinstance(value, bool | int | float | str | type(None))
     text = repr(value) if plain else f"{value.__name__}, a class" if isinstance(value, type) else type(value).__name__
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+class NotComparedWarning(UserWarning):
+    """A wrapped network was not compared with plain autograd on the graph that it was bound to."""

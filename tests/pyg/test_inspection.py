@@ -4,6 +4,8 @@ mode, on the scale of the rows or on their number."""
 from __future__ import annotations
 
 import random
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import GCNConv, GPSConv, MessagePassing, SAGEConv, models
 
 from helpers import full_loss, parts_of, random_graph, scrambled, sweep, worst_error
-from lmc.errors import ConfigError
-from lmc.methods import BackwardSGD
+from lmc.errors import ConfigError, NotComparedWarning
+from lmc.graph import Graph
+from lmc.methods import BackwardSGD, FullBatch
 from lmc.pyg import wrap
+from lmc.pyg.inspection import sample_of
 
 
 @torch.jit.script
@@ -218,3 +222,64 @@ def test_features_that_change_in_training_mode_are_not_aggregated_once() -> None
     assert wrap(FirstInTraining(lambda x: x)).aggregates_features
     assert not wrap(FirstInTraining(lambda x: x + torch.randn_like(x))).aggregates_features
     assert not wrap(FirstInTraining(lambda x: 2 * x)).aggregates_features
+
+
+def large_graph() -> Graph:
+    g = random_graph(120)
+    g.x.mul_(1e5)  # type: ignore[union-attr]
+    return g
+
+
+ON_THE_GRAPH: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "hidden parameters of many rows": (
+        lambda: Between(lambda m, h: Product.apply(h, m.w) if h.shape[0] > 100 else h @ m.w),
+        "from core rows .* 120 nodes in training mode",
+    ),
+    "many rows": (lambda: Between(lambda m, h: centred(h) if h.shape[0] > 100 else h), "row-wise code after conv1"),
+    "range of messages": (
+        lambda: Between(lambda m, h: h.tanh(), conv=Messages(lambda x_j: x_j.clamp(-1e4, 1e4))),
+        "conv1 to be the sum over neighbours that it was in the inspection",
+    ),
+    "range of rows": (
+        lambda: Between(lambda m, h: centred(h) if h.abs().max() > 1e4 else h),
+        "row-wise code after conv1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ON_THE_GRAPH)
+def test_what_a_network_does_on_the_users_own_graph_alone_is_refused_by_bind(case: str) -> None:
+    make, reason = ON_THE_GRAPH[case]
+    model = wrap(make())
+    with pytest.raises(ConfigError, match=reason):
+        BackwardSGD(num_parts=2).bind(large_graph(), model, device="cpu")
+
+
+def test_bind_compares_some_nodes_of_a_large_graph_and_leaves_the_network_as_it_is() -> None:
+    g = random_graph(400, sparse_features=True)
+    sample = sample_of(g, 128)
+    assert 32 < sample.num_nodes <= 128
+    assert sample.edges.shape[1] > sample.num_nodes
+    dense = g.x.to_dense()  # type: ignore[union-attr]
+    assert all(bool((dense == row).all(1).any()) for row in sample.x)
+    network = models.GCN(6, 7, 2, 4, norm="BatchNorm", dropout=0.5)
+    state, rng = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
+    wrap(network).check_on(g)
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_equal_rows_under_a_maximum_are_no_reason_to_refuse() -> None:
+    g = random_graph()
+    g.x.fill_(1.0)  # type: ignore[union-attr]
+    wrap(models.GraphSAGE(6, 7, 3, 4, aggr="max")).check_on(g)
+
+
+def test_bind_says_so_where_it_does_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wrap(models.GCN(6, 7, 2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FullBatch().bind(random_graph(), model, device="cpu")
+    monkeypatch.setattr(sys.modules["lmc.pyg.wrap"], "MAX_CHECKED_PRODUCTS", 100)
+    with pytest.warns(NotComparedWarning, match="with 81 parameters was not compared with plain autograd"):
+        FullBatch().bind(random_graph(), model, device="cpu")

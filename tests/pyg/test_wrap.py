@@ -420,6 +420,17 @@ class Body(nn.Module):
         return self.body(self, x, edge_index)
 
 
+class RequiresMore(nn.Module):
+    """A network whose ``forward`` requires arguments besides the features and the edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCNConv(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor, temperature: float, *, other: int, third: int = 0) -> Tensor:
+        return self.conv(x, edge_index) / temperature
+
+
 def pooled(m: Body, x: Tensor, e: Tensor) -> Tensor:
     return global_mean_pool(m.conv(x, e), torch.zeros(x.shape[0], dtype=torch.int64))
 
@@ -454,10 +465,26 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Body(lambda m, x, e: m.extra(m.conv(x, e).view(-1, 2)).view(-1, 4), nn.Linear(2, 2)),
         "one row per node",
     ),
-    "no width": (lambda: Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(-1, 4)), "pass in_width"),
+    "no width": (lambda: Body(lambda m, x, e: m.conv(x, e), conv=SimpleConv("mean")), "pass in_width"),
+    "another width": (lambda: models.EdgeCNN(6, 7, 2, 4).convs[0], "pass in_width if 12 is not the width"),
+    "required arguments": (lambda: RequiresMore(), r"required arguments temperature, other too"),
+    "compiled part": (
+        lambda: Body(lambda m, x, e: m.extra(m.conv(x, e)), torch.compile(nn.Linear(4, 4))),
+        "not compiled",
+    ),
+    "tuple": (lambda: Body(lambda m, x, e: (m.conv(x, e), x)), r"a tuple of 2\): name the entry .* output=0"),
+    "dict": (lambda: Body(lambda m, x, e: {"z": m.conv(x, e)}), r"a dict of 1\): name the entry .* output='z'"),
+    "one number per node": (lambda: Body(lambda m, x, e: m.conv(x, e)[:, 0]), r"return \[n, 1\] instead of \[n\]"),
+    "sparse adjacency": (
+        lambda: Body(
+            lambda m, x, e: m.conv(x, torch.sparse_coo_tensor(e, torch.ones(e.shape[1]).to(x), (x.shape[0],) * 2))
+        ),
+        "expected an edge_index",
+    ),
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant", "ignore:Converting sparse")
 @pytest.mark.parametrize("case", REFUSED)
 def test_networks_that_cannot_be_cut_are_refused_with_a_reason(case: str) -> None:
     make, reason = REFUSED[case]
@@ -480,11 +507,53 @@ def test_a_module_has_to_be_wrapped_and_a_model_stays_as_it_is() -> None:
     assert wrap(own) is own
 
 
-def test_lazy_parameters_are_materialised() -> None:
-    model = wrap(Body(lambda m, x, e: m.conv(x, e), conv=GCNConv(-1, 4)), in_width=6).double()
-    run = FullBatch().bind(G, model)
-    assert model.network.conv.lin.weight.shape == (4, 6)
+def lazy(width: int | tuple[int, int] = -1) -> nn.Module:
+    return Body(lambda m, x, e: m.extra(m.conv(x, e)), nn.LazyBatchNorm1d(), SAGEConv(width, 4))
+
+
+@pytest.mark.parametrize("width", [-1, (-1, -1)])
+def test_lazy_modules_are_initialised_with_the_width_of_the_graph(width: Any) -> None:
+    model = wrap(lazy(width)).double()
+    with pytest.raises(ConfigError, match=r"pass in_width to lmc\.wrap, or bind"):
+        _ = model.in_width
+    run = FullBatch().bind(G, model, device="cpu")
+    assert model.network.conv.lin_l.weight.shape == (4, 6)
+    assert int(model.network.extra.num_batches_tracked) == 0
     assert worst_error(run.gradient(next(run.batches())), pyg_gradient(model.network, G)) < 1e-11
+
+
+def test_lazy_modules_are_initialised_with_a_given_width() -> None:
+    model = wrap(lazy(), in_width=6)
+    assert (model.in_width, model.out_width) == (6, 4)
+    assert model.network.conv.lin_l.weight.shape == (4, 6)
+    with pytest.raises(ConfigError, match="6 inputs"):
+        FullBatch().bind(G, wrap(lazy(), in_width=5))
+
+
+@pytest.mark.parametrize("output", [1, "logits"])
+def test_one_entry_of_the_result_is_trained(output: Any) -> None:
+    def body(m: Body, x: Tensor, e: Tensor) -> Any:
+        h = m.conv(x, e)
+        return (x, m.extra(h)) if output == 1 else {"features": x, "logits": m.extra(h)}
+
+    network = Body(body, nn.Linear(4, 4)).double()
+    model = wrap(network, output=output)
+    run = BackwardSGD(clusters_per_batch=1).bind(G, model, parts_of(G), device="cpu")
+    run.refresh()
+    plain_network = Body(lambda m, x, e: m.extra(m.conv(x, e)), network.extra, network.conv)
+    assert worst_error(sweep(run), pyg_gradient(plain_network, G)) < 1e-10
+    torch.testing.assert_close(model(G.x, edge_index(G)), plain(plain_network, G))
+    for wrong in (2, "other"):
+        with pytest.raises(ConfigError, match=f"expected an entry {wrong!r}"):
+            wrap(network, output=wrong)
+
+
+@pytest.mark.parametrize("jk", ["cat", "max", "lstm"])
+def test_jumping_knowledge_with_norms_by_row(jk: str) -> None:
+    network = scrambled(models.GCN(6, 6, 2, 4, jk=jk, norm="layer_norm", norm_kwargs={"mode": "node"}))
+    assert (
+        worst_error(swept(LMC4Conv(alpha=0.0, clusters_per_batch=1), G, wrap(network)), pyg_gradient(network, G)) < 1e-9
+    )
 
 
 def test_wrapping_keeps_the_dtype_of_the_network() -> None:

@@ -42,6 +42,7 @@ def bind(
     method = method if schedule is None else schedule.inner
     kind = kind_of(model)
     _check_method(schedule or method, method, kind, model, placement)
+    model.check_on(graph)
     row_dtype(placement, model)  # what it refuses is refused before the graph is divided
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
@@ -107,6 +108,7 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
             f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
             "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
+    model.initialise(graph.num_features)
     if targets and not graph.num_labelled:
         raise ConfigError(
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "

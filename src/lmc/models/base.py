@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
+from lmc.graph import CSR, Aggregation, Graph, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear, Resettable
@@ -97,6 +97,12 @@ class Model(nn.Module, ABC):
         model = super().__new__(cls)
         object.__setattr__(model, "arguments", _plain_arguments(cls, args, kwargs))
         return model
+
+    def initialise(self, in_width: int) -> None:
+        """Called with the feature width of a graph before the model is first used on it."""
+
+    def check_on(self, graph: Graph) -> None:
+        """Called once with the graph before training on it; refuses what was not known without the graph."""
 
     def prepare(self, P: CSR) -> None:
         """Called once with the whole graph's aggregation matrix, before training on it."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
+from lmc.graph import CSR, Graph
 from lmc.pyg.matrices import aggregation_of
 from lmc.pyg.propagate_hook import Call, PropagateSpec, convolutions_of, log_sum_exp, node_arguments, source
 from lmc.pyg.recording import RecordedCall, Recording, Sample, reason, record
@@ -73,8 +74,9 @@ def inspect_network(network: nn.Module, call: Call, in_width: int) -> Inspection
 def check_on(network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], sample: Sample) -> None:
     """Refuse a network that does on this sample of a user's graph what it did not do in the inspection.
 
-    A refusal has to be confirmed with slightly different parameters: at a kink, such as the maximum of two equal
-    numbers, more than one gradient is right, and rounding decides which one is computed.
+    The passes are in training mode, without chance. A refusal has to be confirmed with slightly different parameters:
+    at a kink, such as the maximum of two equal numbers, more than one gradient is right, and rounding decides which one
+    is computed.
     """
     try:
         _check_on(probe_of(network), call, specs, sample)
@@ -82,13 +84,32 @@ def check_on(network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], s
         _check_on(perturbed(probe_of(network), torch.Generator().manual_seed(1)), call, specs, sample)
 
 
+def sample_of(graph: Graph, num_nodes: int) -> Sample:
+    """Some nodes of a graph with their features and the edges between them, in training mode.
+
+    Neighbours are taken together: random nodes, and the first few neighbours of each.
+    """
+    n, adj = graph.num_nodes, graph.adj
+    nodes = torch.arange(n)
+    if n > num_nodes:
+        seeds = torch.randint(n, (num_nodes // 4,), generator=torch.Generator().manual_seed(0))
+        near = [adj.indices[int(adj.indptr[i]) : int(adj.indptr[i + 1])][:3].long().cpu() for i in seeds.tolist()]
+        nodes = torch.cat([seeds, *near]).unique()
+    rows = adj.select_rows(nodes.to(adj.device))
+    src, dst = rows.indices.long().cpu(), rows.row_index().cpu()
+    at = torch.searchsorted(nodes, src).clamp(max=nodes.numel() - 1)
+    inside = nodes[at] == src
+    x = graph.x.select_rows(nodes.to(graph.x.device)).to_dense() if isinstance(graph.x, CSR) else graph.x[nodes]
+    return Sample(x.double().cpu(), torch.stack([at, dst])[:, inside], training=True)
+
+
 def _check_on(probe: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], sample: Sample) -> None:
     recorded = record(probe, call, sample)
     if [c.name for c in recorded.calls] != [spec.name for spec in specs]:
         raise ConfigError("expected the same convolutions in every pass (got others on this graph)")
     for spec, each in zip(specs, recorded.calls, strict=True):
-        found = _spec([(recorded, each)])
-        if (spec.linear and not found.linear) or (spec.heads and found.heads != spec.heads):
+        _check_edges(each, sample, spec.name)
+        if not (_is_linear(each, spec.weight) if spec.linear else _heads(each) == spec.heads or not spec.heads):
             raise ConfigError(
                 f"expected {spec.name} to be the sum over neighbours that it was in the inspection (got another "
                 "function of the rows of this graph): rescale the features, or wrap the network without it"

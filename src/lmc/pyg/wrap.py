@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
-from lmc.graph import CSR
+from lmc.errors import ConfigError, NotComparedWarning
+from lmc.graph import CSR, Graph
 from lmc.models.base import Layer, Model
 from lmc.models.passes import Operator, Pass, evaluating
 from lmc.pyg.core_rows_mode import CoreRowsMode
-from lmc.pyg.inspection import Inspection, inspect_network
+from lmc.pyg.inspection import check_on, inspect_network, sample_of
 from lmc.pyg.matrices import LayerEdges, aggregation_of, marked_symmetric, matrix_of, without_loops
 from lmc.pyg.propagate_hook import Call, ChooseState, HookedPass, replaced_methods
+
+MAX_CHECKED_NODES, MIN_CHECKED_NODES = 128, 8
+"""Nodes of a user's graph on which ``bind`` compares a network with plain autograd."""
+MAX_CHECKED_PRODUCTS = 2**28
+"""Parameters times nodes in such a comparison; about a second on one core."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def wrap(network: nn.Module, in_width: int | None = None) -> Model:
+def wrap(network: nn.Module, in_width: int | None = None, output: int | str | None = None) -> Model:
     """A network of PyG convolutions as a model for every method of this library.
 
     The network is not copied: training the model trains the network. Its ``forward`` is called with
     ``(x, edge_index)``, or with a PyG ``Data`` if it takes one argument. Between its convolutions it has to work row by
     row. Norms over all nodes, pooling and convolutions that choose their own edges are refused with a reason, after an
-    inspection of the network on small graphs.
+    inspection of the network on small graphs. ``bind`` repeats it on some nodes of the graph.
 
     Args:
         network: a model of ``torch_geometric.nn.models``, or any module built from PyG's convolutions.
-        in_width: feature width; by default the ``in_channels`` or ``in_features`` of the network.
+        in_width: feature width; by default the ``in_channels`` or ``in_features`` of the network. A network with lazy
+            modules is initialised with it, by default with the width of the first graph that it is used on.
+        output: the entry to train, where the network returns a tuple, a list or a dict.
     """
     if isinstance(network, Model):
         return network
     if not isinstance(network, nn.Module):
         raise ConfigError(f"expected a torch.nn.Module (got {type(network).__name__})")
-    in_width = _in_width(network) if in_width is None else in_width
-    call = _call_of(network)
-    if any(nn.parameter.is_lazy(p) for p in network.parameters()):
-        with torch.no_grad():  # materialises parameters whose shape depends on the features
-            call(network, torch.zeros(2, in_width), torch.tensor([[0, 1], [1, 0]]))
-    return WrappedNetwork(network, call, in_width, inspect_network(network, call, in_width))
+    if any("_orig_mod" in m._modules or getattr(m, "_compiled_call_impl", None) for m in network.modules()):
+        raise ConfigError(
+            "expected a network that is not compiled (got one of torch.compile, whose convolutions cannot be "
+            "intercepted): wrap the network itself, and compile it after training"
+        )
+    model = WrappedNetwork(network, NetworkCall.of(network, output))
+    if in_width is not None or not _is_lazy(network):
+        model.initialise(_in_width(network) if in_width is None else in_width)
+    return model
 
 
 class WrappedNetwork(Model):
@@ -55,15 +67,52 @@ class WrappedNetwork(Model):
     dropout = input_dropout = 0.0
     reads_edge_weight = False
 
-    def __init__(self, network: nn.Module, call: Call, in_width: int, found: Inspection) -> None:
+    def __init__(self, network: nn.Module, call: Call) -> None:
         super().__init__()
-        self.network, self._call, self.specs = network, call, found.specs
-        self.in_width, self.out_width = in_width, found.out_width
+        self.network, self._call = network, call
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("specs", "in_width", "out_width"):
+            raise ConfigError(
+                f"expected the feature width of {type(self.network).__name__}, which has lazy modules (got none yet): "
+                "pass in_width to lmc.wrap, or bind the model to a graph first"
+            )
+        return super().__getattr__(name)
+
+    def initialise(self, in_width: int) -> None:
+        """Inspect the network, and initialise its lazy modules before, unless that has happened."""
+        if "specs" in vars(self):
+            return
+        if _is_lazy(self.network):
+            p = next(self.network.parameters())
+            x, edges = torch.zeros(2, in_width, dtype=p.dtype, device=p.device), torch.tensor([[0, 1], [1, 0]])
+            with torch.no_grad(), evaluating(self.network):
+                self._call(self.network, x, edges.to(p.device))
+        found = inspect_network(self.network, self._call, in_width)
+        self.specs, self.in_width, self.out_width = found.specs, in_width, found.out_width
         self.aggregates_features = found.use_of_px != "none"
         self.keeps_features = found.use_of_px == "beside_x"
         self.reads_all_rows = found.use_of_px != "replaces_x"
         # only with sparse products: what a convolution does over edges may make the host wait for the device
-        self.recordable = self.linear and _is_recordable(network)
+        self.recordable = self.linear and _is_recordable(self.network)
+
+    def check_on(self, graph: Graph) -> None:
+        """Compare the network with plain autograd on some nodes of a graph (:func:`lmc.pyg.inspection.check_on`).
+
+        The cost is bounded: few nodes, and none where the network has too many parameters.
+        """
+        num_parameters = sum(p.numel() for p in self.network.parameters())
+        num_nodes = min(graph.num_nodes, MAX_CHECKED_NODES, MAX_CHECKED_PRODUCTS // max(num_parameters, 1))
+        if num_nodes < MIN_CHECKED_NODES:
+            warnings.warn(
+                f"{type(self.network).__name__} with {num_parameters:,} parameters was not compared with plain "
+                f"autograd on {graph.name!r} with {graph.num_nodes} nodes: lmc.testing.check_model compares it on "
+                "another graph",
+                NotComparedWarning,
+                stacklevel=2,
+            )
+            return
+        check_on(self.network, self._call, self.specs, sample_of(graph, num_nodes))
 
     @property
     def num_layers(self) -> int:
@@ -158,6 +207,11 @@ class WrappedNetwork(Model):
         return found
 
 
+def _is_lazy(network: nn.Module) -> bool:
+    """Whether the network has parameters or buffers whose shape depends on the features."""
+    return any(nn.parameter.is_lazy(t) for t in [*network.parameters(), *network.buffers()])
+
+
 def _in_width(network: nn.Module) -> int:
     """The feature width of the network, or of its first module that has one."""
     for module in network.modules():
@@ -168,21 +222,45 @@ def _in_width(network: nn.Module) -> int:
     raise ConfigError(f"expected a network that says its feature width (got {type(network).__name__}): pass in_width")
 
 
-def _call_of(network: nn.Module) -> Call:
-    """How to call the network: with (x, edge_index), or with a Data that holds them."""
-    parameters = inspect.signature(network.forward).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return _with_data if len(positional) == 1 else _with_arrays
+@dataclass(frozen=True)
+class NetworkCall:
+    """How a network is called: with (x, edge_index) or a Data that holds them; ``output`` names an entry of its
+    result."""
 
+    takes_data: bool
+    output: int | str | None
 
-def _with_arrays(network: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
-    return network(x, edge_index)
+    @classmethod
+    def of(cls, network: nn.Module, output: int | str | None) -> NetworkCall:
+        """The call that fits the arguments of the network's ``forward``."""
+        parameters = list(inspect.signature(network.forward).parameters.values())
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        takes_data = len(positional) == 1
+        others = [p for p in parameters if p not in positional[: 1 if takes_data else 2]]
+        required = [p.name for p in others if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if required:
+            raise ConfigError(
+                f"expected forward(x, edge_index) or forward(data) in {type(network).__name__} (got the required "
+                f"arguments {', '.join(required)} too): give them defaults, or wrap a module that passes them"
+            )
+        return cls(takes_data, output)
 
+    def __call__(self, network: nn.Module, x: Tensor, edge_index: Tensor) -> Any:
+        if self.takes_data:
+            from torch_geometric.data import Data
 
-def _with_data(network: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
-    from torch_geometric.data import Data
-
-    return network(Data(x=x, edge_index=edge_index))
+            out = network(Data(x=x, edge_index=edge_index))
+        else:
+            out = network(x, edge_index)
+        if self.output is None:
+            return out
+        entries = out if isinstance(out, dict) else dict(enumerate(out if isinstance(out, tuple | list) else ()))
+        if self.output not in entries:
+            raise ConfigError(
+                f"expected an entry {self.output!r} in the result of {type(network).__name__} (got "
+                f"{type(out).__name__} with {list(entries) or 'no entries'}): pass the output to train to lmc.wrap"
+            )
+        return entries[self.output]
 
 
 def _is_recordable(network: nn.Module) -> bool:
