@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,8 @@ def counting(steps: list[int]) -> Callback:
 
 def test_fit_keeps_memory_unless_told_otherwise(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    monkeypatch.setattr("lmc.train.fit.keep_freed_memory", lambda: calls.append(True))
+    # lmc.train.fit is the function, which hides its module
+    monkeypatch.setattr(sys.modules["lmc.train.fit"], "keep_freed_memory", lambda: calls.append(True))
     fit(graph, epochs=1, eval_every=0, keep_memory=False)
     assert calls == []
     fit(graph, epochs=1, eval_every=0)
