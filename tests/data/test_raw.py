@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,23 @@ def shared_lists() -> bytes:
     return pickle.dumps(dict.fromkeys(range(900), row))
 
 
+def amplified() -> bytes:
+    """A megabyte of text that is stored once and to be encoded 200 times."""
+    text = b"X" + (2**20).to_bytes(4, "little") + bytes(2**20) + b"q\x00"
+    encoded = b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86R"
+    return b"\x80\x02" + text + b"(" + 200 * encoded + b"t."
+
+
+def huge_buffer() -> bytes:
+    """An array of protocol 5 whose content is the number 10^11 instead of bytes."""
+    made = pickle.dumps(np.zeros((16, 3), dtype=np.int64), 5)
+    at = made.index(b"\x96")
+    return made[:at] + b"\x8a\x05" + (10**11).to_bytes(5, "little") + made[at + 9 + 384 :]
+
+
 PICKLES: list[tuple[str, bytes, str]] = [
+    ("ally", amplified(), "0/1 matrix"),
+    ("ally", huge_buffer(), "0/1 matrix"),
     ("graph", shared_lists(), "no lists of their own"),
     ("graph", pickle.dumps({0: [1.5]}), "node numbers"),
     ("graph", pickle.dumps({0: [-1]}), "node numbers"),
@@ -179,8 +196,12 @@ def test_odd_planetoid_files_are_refused(
 ) -> None:
     _, folder, _ = write("planetoid", tmp_path, monkeypatch)
     (folder / f"ind.cora.{part}").write_bytes(content)
+    tracemalloc.start()
     with pytest.raises((DataError, GraphError), match=message) as raised:
         lmc.data.load("cora", data_dir=tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**25
     assert "\n" not in str(raised.value)
 
 

@@ -93,16 +93,7 @@ class _Stacks:
 
     def make(self, _: Any) -> None:
         args, asked = self.top.pop(), self.top.pop()
-        match asked.kind:
-            case "dict":
-                self.push({})
-            case "bytes":  # how protocol 2 of Python 3 writes them
-                self.push(args[0].encode("latin1"))
-            case "buffer":  # how protocol 5 writes arrays
-                content, dtype, shape, order = args
-                self.push(_Object("array", (), (1, shape, dtype, order == "F", bytes(content))))
-            case kind:
-                self.push(_Object(kind, args))
+        self.push({} if asked.kind == "dict" else _Object(asked.kind, args))
 
     def build(self, _: Any) -> None:
         state, made = self.top.pop(), self.top[-1]
@@ -162,12 +153,23 @@ def unpickle(path: Path) -> Any:
 
 
 def _array(record: Any) -> np.ndarray:
-    """The array of a record with state (version, shape, dtype, in Fortran's order, bytes)."""
-    _, shape, dtype, fortran, content = record.state
+    """The array of a record with the state (version, shape, dtype, in Fortran's order, bytes).
+
+    Protocol 5 gives the arguments (bytes, dtype, shape, order) instead. Bytes of Python 2 are text in latin 1, and
+    protocol 2 of Python 3 asks for such text to be encoded. Only here, once per array, are they copied.
+    """
+    if record.kind == "buffer":
+        content, dtype, shape, order = record.args
+        fortran = order == "F"
+    else:
+        _, shape, dtype, fortran, content = record.state
     (code, *_), (_, order, *_) = dtype.args, dtype.state
-    content = content.encode("latin1") if isinstance(content, str) else content  # bytes of Python 2
+    if isinstance(content, _Object):
+        content, _ = content.args
+    if isinstance(content, str):
+        content = content.encode("latin1")
     kind = np.dtype(str(code))
-    if record.kind != "array" or kind.kind not in "biuf" or order not in ("<", ">", "|", "="):
+    if record.kind not in ("array", "buffer") or kind.kind not in "biuf" or order not in ("<", ">", "|", "="):
         raise ValueError(f"an array of {kind}")
     if min(shape, default=0) < 0:
         raise ValueError(f"an array of shape {list(shape)}")
