@@ -195,12 +195,17 @@ MAKERS: dict[str, tuple[str, Callable[[Path], Written]]] = {
 """By the form of publication: the set that it is written for, and the function that writes it into a folder."""
 
 
+def small(name: str, g: Written) -> catalog.Named:
+    """The entry of the set ``name`` with the sizes of ``g``."""
+    classes = g.y.shape[1] if g.y.ndim == 2 else int(g.y.max()) + 1
+    sizes = {"nodes": len(g.x), "edges": len(g.edges), "features": g.x.shape[1], "classes": classes}
+    return replace(catalog.REAL[name], **sizes)
+
+
 def register(name: str, g: Written, monkeypatch: pytest.MonkeyPatch) -> catalog.Named:
     """Give the set ``name`` the sizes of ``g`` for the time of a test."""
-    classes = g.y.shape[1] if g.y.ndim == 2 else int(g.y.max()) + 1
-    entry = replace(catalog.REAL[name], nodes=len(g.x), edges=len(g.edges), features=g.x.shape[1], classes=classes)
-    monkeypatch.setitem(catalog.REAL, name, entry)
-    return entry
+    monkeypatch.setitem(catalog.REAL, name, small(name, g))
+    return catalog.REAL[name]
 
 
 def write(

@@ -256,6 +256,14 @@ def test_a_table_ends_at_the_declared_size(tmp_path: Path, monkeypatch: pytest.M
             lmc.data.load("ogbn-arxiv", data_dir=tmp_path)
 
 
+def test_lists_end_at_the_declared_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder, _ = write("snap", tmp_path, monkeypatch)
+    path = folder / "com-amazon.all.dedup.cmty.txt.gz"
+    path.write_bytes(gzip.compress(b"1 4 7 10 13 16\n" * 10**4, 1))
+    with pytest.raises(DataError, match=r"at most 2,400 numbers in .*cmty\.txt\.gz"):
+        lmc.data.load("amazon", data_dir=tmp_path)
+
+
 SAINT: list[tuple[str, Any, str]] = [
     ("class_map.json", {str(i): 10**8 for i in range(24)}, "classes in"),
     ("class_map.json", {str(i): "a" for i in range(24)}, "numeric"),

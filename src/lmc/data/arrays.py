@@ -151,6 +151,18 @@ def read_table(path: Path, dtype: type, cols: int, most: int, delimiter: str | N
         return table
 
 
+def read_lists(path: Path, what: str, most: int) -> list[np.ndarray]:
+    """Lists of whole numbers, one per line and at most ``most`` numbers in all, text or gzip."""
+    with naming(path, what):
+        found, total = [], 0
+        for line in lines(path):
+            found.append(np.array(line.split(), dtype=np.int64))
+            total += found[-1].size
+            if total > most:
+                raise DataError(f"expected at most {most:,} numbers in {path} (got more): copy the file of this set")
+        return found
+
+
 def check_pointers(indptr: np.ndarray, indices: np.ndarray, shape: Any, what: str) -> tuple[int, int]:
     """The shape of a matrix that is given by rows, after its row pointers and columns are checked against it."""
     whole = all(part.dtype.kind in "iu" for part in (indptr, indices, np.asarray(shape)))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lmc.data import planetoid
-from lmc.data.arrays import check_pointers, lines, naming, read_json, read_npy, read_npz, read_table
+from lmc.data.arrays import check_pointers, naming, read_json, read_lists, read_npy, read_npz, read_table
 from lmc.data.catalog import Named, Raw
 from lmc.errors import DataError, GraphError
 from lmc.graph import CSR, SPLITS, Graph
@@ -23,6 +23,8 @@ from lmc.graph.checks import csr_of
 Files = Mapping[str, Path]
 TRAIN_SHARE, VAL_SHARE, TEST_SHARE = 0.0006, 0.01, 0.1
 """The split that is drawn for SNAP's Amazon, which has none: shares of the nodes with a label."""
+MEMBERSHIPS = 100
+"""The most communities of SNAP's Amazon that a node may be in, on average."""
 
 
 def locate(raw: Raw, folder: Path) -> dict[str, Path]:
@@ -110,7 +112,7 @@ def _ppi(files: Files, entry: Named) -> dict[str, Any]:
     for split in ("train", "valid", "test"):
         x = read_npy(files[f"{split}_feats.npy"], cols=entry.features)
         ys.append(read_npy(files[f"{split}_labels.npy"], len(x), entry.classes))
-        edges.append(_links(files[f"{split}_graph.json"], len(x)) + sum(sizes))
+        edges.append(_links(files[f"{split}_graph.json"], len(x))[0] + sum(sizes))
         xs.append(x.astype(np.float32))
         sizes.append(len(x))
     which = np.repeat(np.arange(3), sizes)
@@ -118,8 +120,8 @@ def _ppi(files: Files, entry: Named) -> dict[str, Any]:
     return {"edges": np.concatenate(edges, axis=1), "x": np.concatenate(xs), "y": np.concatenate(ys), **masks}
 
 
-def _links(path: Path, n: int) -> np.ndarray:
-    """The edges [2, E] of a graph in the node-link form of networkx; nodes are numbered by their position."""
+def _links(path: Path, n: int) -> tuple[np.ndarray, list[Any]]:
+    """The edges [2, E] of a graph in the node-link form of networkx, which numbers nodes by position; and its nodes."""
     content = read_json(path, dict)
     with naming(path, f"nodes and links between {n} nodes"):
         pairs = [(link["source"], link["target"]) for link in content["links"]]
@@ -127,14 +129,13 @@ def _links(path: Path, n: int) -> np.ndarray:
         whole = edges.dtype.kind == "i" and (edges >= 0).all() and (edges < n).all()
         if len(content["nodes"]) != n or not whole:
             raise ValueError(f"{len(content['nodes'])} nodes, or links to other nodes")
-        return edges
+        return edges, content["nodes"]
 
 
 def _sage(files: Files, entry: Named) -> dict[str, Any]:
     """GraphSAGE's own PPI: one graph whose nodes say their split. Features are standardised as GraphSAGE does."""
     n = entry.nodes
-    edges = _links(files["ppi-G.json"], n)
-    nodes = read_json(files["ppi-G.json"], dict)["nodes"]
+    edges, nodes = _links(files["ppi-G.json"], n)
     order, labels = (read_json(files[f"ppi-{part}.json"], dict) for part in ("id_map", "class_map"))
     feats = read_npy(files["ppi-feats.npy"], n, entry.features).astype(np.float32)
     with naming(files["ppi-G.json"].parent, "ids that are in ppi-id_map.json and ppi-class_map.json"):
@@ -169,8 +170,9 @@ def _sse(files: Files, entry: Named) -> dict[str, Any]:
     There is no validation split; every tenth test node, in their order, is used for validation (not in the paper).
     """
     n, path = entry.nodes, files["adj_list.txt"]
-    with naming(path, f"lists of the neighbours of {n} nodes"):
-        rows = [np.array(line.split(), dtype=np.int64) for line in lines(path)]
+    what = f"lists of the neighbours of {n} nodes"
+    rows = read_lists(path, what, 2 * entry.edges + 2 * n)
+    with naming(path, what):
         if len(rows) != n or not all(row[0] == row.size - 1 for row in rows):
             raise ValueError(f"{len(rows)} rows, or rows that do not begin with their number of neighbours")
         edges = np.stack([np.repeat(np.arange(n), [row.size - 1 for row in rows]), np.concatenate(rows)[_tails(rows)]])
@@ -207,8 +209,9 @@ def _snap(files: Files, entry: Named) -> dict[str, Any]:
     pairs = read_table(edge_file, np.int64, 2, 2 * entry.edges)
     ids, numbered = np.unique(pairs, return_inverse=True)
     n = ids.size
-    with naming(community_file, f"{entry.classes} communities of these nodes"):
-        groups = [np.array(line.split(), dtype=np.int64) for line in lines(community_file)]
+    what = f"{entry.classes} communities of these nodes"
+    groups = read_lists(community_file, what, MEMBERSHIPS * n)
+    with naming(community_file, what):
         largest = sorted(groups, key=len, reverse=True)[: entry.classes]
         if len(largest) < entry.classes or not all(np.isin(group, ids).all() for group in largest):
             raise ValueError(f"{len(groups)} communities, or members without edges")
