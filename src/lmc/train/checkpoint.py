@@ -139,8 +139,12 @@ class _Saved:
         _check_optimizer(path, optimizer, self.optimizer)
         p = self.position
         whole = all(type(k) is int and k >= 0 for k in (p.epoch, p.step)) and p.step <= run.num_batches
-        if not whole or not (math.isfinite(p.loss) and 0 <= p.seconds < math.inf and isinstance(p.extras, dict)):
-            raise CheckpointError(f"expected a position of this run in {path} (got {p}): {RESTORE}")
+        finite = all(isinstance(v, float | int) and math.isfinite(v) for v in (p.loss, p.seconds)) and p.seconds >= 0
+        if not (whole and finite and isinstance(p.extras, dict)):
+            raise CheckpointError(
+                f"expected a position of this run in {path} (got epoch {p.epoch}, step {p.step}, loss {p.loss}, "
+                f"{p.seconds} s): {RESTORE}"
+            )
 
     def restore(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
         """Load everything."""
@@ -159,9 +163,10 @@ def _read(path: Path, run: Run, recorded: float) -> _Saved:
     try:
         values = {k: unpack(json.loads(metadata[k]), tensors) for k in ("position", "optimizer", "generators")}
         position = Position(**values["position"])
+        unrecorded = position.epoch > recorded
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} lacks a value ({error})") from error
-    if position.epoch > recorded:
+    if unrecorded:
         raise Damaged(f"{path} is of epoch {position.epoch}, but only {recorded} epochs have a record")
     return _Saved(tensors, position, values["optimizer"], values["generators"])
 
