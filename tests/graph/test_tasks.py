@@ -147,5 +147,5 @@ def test_a_task_may_be_given_for_a_file_and_for_pyg_data(tmp_path: Path) -> None
     data = Data(X, EDGE_INDEX, y=torch.rand(8), train_mask=torch.arange(8) < 4, node_weight=torch.arange(8.0))
     g = lmc.load(data, task="regression")
     assert (g.task, g.splits, g.total_weight) == ("regression", ("train",), 6.0)
-    with pytest.raises(DataError, match="expected a task for files and PyG data only"):
+    with pytest.raises(DataError, match="expected task for files and PyG data only"):
         lmc.load("tiny-like", task="regression")
