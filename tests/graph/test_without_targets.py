@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch_geometric.data import Data
 
+import lmc
 from helpers import EDGES, both_directions, sparse
 from lmc.errors import ConfigError, GraphError
 from lmc.graph import SPLITS, Graph
@@ -27,6 +31,18 @@ def test_edges_and_features_are_enough(x: object) -> None:
 def test_splits_without_targets_are_refused() -> None:
     with pytest.raises(GraphError, match=r"expected targets y for the val nodes \(got none\)"):
         Graph.from_edges(both_directions(EDGES), X, val=[1])
+
+
+def test_files_and_data_of_pyg_may_have_no_targets(tmp_path: Path) -> None:
+    graph = Graph.from_edges(both_directions(EDGES), X, task="labels")
+    again = lmc.load(lmc.save(graph, tmp_path / "bare.npz"))
+    assert torch.equal(again.adj.indices, graph.adj.indices)
+    assert (again.task, again.splits, again.num_classes) == ("labels", (), 0)
+    data = Data(x=X, edge_index=both_directions(EDGES))
+    assert torch.equal(lmc.load(data).x, X)
+    data.train_mask = torch.arange(8) < 3
+    with pytest.raises(GraphError, match=r"expected data\.y"):
+        lmc.load(data)
 
 
 def test_the_task_is_checked_and_kept() -> None:

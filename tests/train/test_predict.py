@@ -171,5 +171,5 @@ def test_wrong_uses_are_refused_in_one_line(name: str) -> None:
 
 
 def test_a_graph_of_another_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"expected a model with 5 inputs for graph 'hand' \(got 6\)"):
+    with pytest.raises(ConfigError, match=r"expected a graph with the 6 features .* \(got 5 in graph 'hand'\)"):
         lmc.predict(GCN(6, 4, 3), hand_graph())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,6 +80,25 @@ def compare(options: o.Compare) -> None:
     from lmc.cli.compare import compare_command
 
     compare_command(options)
+
+
+@app.command()
+@o.takes(o.Predict, last=("dataset",))
+def predict(options: o.Predict) -> None:
+    """Write the predictions of the model in a run folder, for the nodes of any graph with the same features."""
+    from lmc.cli.predict import predict_command
+
+    predict_command(options)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder that is searched.")] = Path("runs"),
+) -> None:
+    """List the run folders with their settings and scores, the newest first."""
+    from lmc.cli.runs import list_runs
+
+    list_runs(folder)
 
 
 @app.command()

@@ -37,12 +37,34 @@ Epochs = Annotated[int, _loop("Passes over the parts.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """What both commands have."""
+class Source:
+    """The graph that a command reads."""
 
     dataset: Annotated[
         str, typer.Argument(help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz.")
     ]
+    data_dir: DataDir = None
+    scale: Annotated[float | None, _data("Factor on a lookalike's nodes and edges.")] = None
+    symmetrise: Annotated[bool, _data("Repair one-way edges, duplicates and self-loops.", "--symmetrise")] = False
+    directed: Annotated[bool, _data("The file holds a directed graph, source to target.", "--directed")] = False
+    task: Annotated[
+        str | None, _data("Of a file whose targets leave it open: classes, labels (several a node) or regression.")
+    ] = None
+
+    def load(self) -> "Graph":
+        """The graph."""
+        from lmc.data import load
+
+        return load(
+            self.dataset, data_dir=self.data_dir, scale=self.scale, symmetrise=self.symmetrise,
+            directed=self.directed or None, task=self.task,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Source):
+    """What both commands have."""
+
     parts: Annotated[
         int | None, _method("Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.")
     ] = None
@@ -104,22 +126,6 @@ class Training:
     rebuild_batches: Annotated[
         bool, _place("Build every batch when it is needed and keep none.", "--rebuild-batches")
     ] = False
-    data_dir: DataDir = None
-    scale: Annotated[float | None, _data("Factor on a lookalike's nodes and edges.")] = None
-    symmetrise: Annotated[bool, _data("Repair one-way edges, duplicates and self-loops.", "--symmetrise")] = False
-    directed: Annotated[bool, _data("The file holds a directed graph, source to target.", "--directed")] = False
-    task: Annotated[
-        str | None, _data("Of a file whose targets leave it open: classes, labels (several a node) or regression.")
-    ] = None
-
-    def load(self) -> "Graph":
-        """The graph."""
-        from lmc.data import load
-
-        return load(
-            self.dataset, data_dir=self.data_dir, scale=self.scale, symmetrise=self.symmetrise,
-            directed=self.directed or None, task=self.task,
-        )  # fmt: skip
 
     def settings(self) -> "Settings":
         """The settings of the training loop."""
@@ -203,6 +209,23 @@ class Compare(Training):
         int | None,
         _run("Epochs between measurements of the gradient error; 0: never. Default: about 6 in all."),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict(Source):
+    """What ``lmc predict`` has."""
+
+    run_dir: Annotated[Path, typer.Argument(help="A run folder of `lmc train`, or of lmc.fit with a native model.")]
+    out: Annotated[Path, typer.Option(help="The file to write: predictions.npz or predictions.csv.")]
+    output: Annotated[
+        str, typer.Option(help="logits, probabilities, classes, or states: what a layer gives to the next one.")
+    ] = "logits"
+    layer: Annotated[int | None, typer.Option(help="The layer of --output states. Default: the last.")] = None
+    nodes: Annotated[str, typer.Option(help="all, train, val or test.")] = "all"
+    memory: Annotated[
+        str | None, _place("Memory that may be needed beside the graph, the model and the result, e.g. 4GB.")
+    ] = None
+    device: Annotated[str, _place("cpu, cuda, or auto: the GPU where there is one.")] = "auto"
 
 
 def takes(options: type[T], last: Collection[str] = ()) -> Callable[[Callable[[T], None]], Callable[..., None]]:

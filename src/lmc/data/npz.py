@@ -1,9 +1,10 @@
 """The file format of graphs: one ``.npz`` of plain arrays, read without pickle and written atomically.
 
 Keys: ``edge_index`` int32 [2, E] as [source, target], with both directions listed unless the graph is directed;
-features ``x`` dense [n, d], or sparse as ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C]; ``train_idx``.
-Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``, ``task`` ("classes", "labels" or "regression"),
-``node_weight`` [n], ``edge_weight`` [E], ``edge_attr`` [E, k], and ``undirected``, which is false for a directed graph.
+features ``x`` dense [n, d], or sparse as ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C] and
+``train_idx``, or neither in a file for predictions. Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``,
+``task`` ("classes", "labels" or "regression"), ``node_weight`` [n], ``edge_weight`` [E], ``edge_attr`` [E, k], and
+``undirected``, which is false for a directed graph.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from lmc.graph import CSR, SPLITS, Graph
 from lmc.graph.checks import as_features, csr_of
 from lmc.graph.csr import from_rows
 
-REQUIRED = ("edge_index", "y", "train_idx")
+REQUIRED = ("edge_index",)
+TARGETS = ("y", "train_idx")
+"""Either both, or none in a file without targets, which serves predictions."""
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
@@ -41,19 +44,21 @@ def read(
     """
     path = Path(path).expanduser()
     arrays = _arrays(path)
-    y = arrays["y"]
+    y = arrays.get("y")
     given: dict[str, Any] = {split: arrays.get(f"{split}_idx") for split in SPLITS}
     task = task or (str(arrays["task"]) if "task" in arrays else None)
     try:
-        n, rows = _whole(arrays, "num_nodes"), y.shape[0] if y.ndim else 0
+        features, n = _features(arrays), _whole(arrays, "num_nodes")
+        key, counted = ("x", features) if y is None else ("y", y)
+        rows = counted.shape[0] if len(counted.shape) else 0
         if n is not None and n != rows:
-            raise GraphError(f"expected y with num_nodes = {n} rows (got {rows}): one of the two is wrong")
+            raise GraphError(f"expected {key} with num_nodes = {n} rows (got {rows}): one of the two is wrong")
         classes = _whole(arrays, "num_classes") if task != "regression" else None  # that of the columns of y
         given |= {"num_classes": classes, "name": name or path.stem, "symmetrise": symmetrise}
         given |= {"task": task, "weight": arrays.get("node_weight")}
         given |= {"directed": not (symmetrise or _undirected(arrays)) if directed is None else directed}
         given |= {key: arrays.get(key) for key in ("edge_weight", "edge_attr")}
-        return Graph.from_edges(arrays["edge_index"], _features(arrays), y, **given)
+        return Graph.from_edges(arrays["edge_index"], features, y, **given)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
 
@@ -91,7 +96,8 @@ def restore(path: Path, name: str) -> Graph:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     arrays = read_npz(path)
-    missing = [key for key in REQUIRED if key not in arrays]
+    targets = TARGETS if any(key in arrays for key in TARGETS) else ()
+    missing = [key for key in (*REQUIRED, *targets) if key not in arrays]
     if "x" not in arrays and not all(key in arrays for key in SPARSE):
         missing.append("x (or " + " ".join(SPARSE) + ")")
     if missing:
@@ -135,7 +141,6 @@ def _as_arrays(graph: Graph) -> dict[str, Any]:
     rows = graph.adj.row_index().to(torch.int32)
     arrays: dict[str, Any] = {
         "edge_index": torch.stack([graph.adj.indices, rows]).numpy(),
-        "y": graph.y.numpy(),
         "num_nodes": np.int64(graph.num_nodes),
         "num_classes": np.int64(graph.num_classes),
         "undirected": np.bool_(not graph.directed),
@@ -145,6 +150,8 @@ def _as_arrays(graph: Graph) -> dict[str, Any]:
         value = getattr(graph, "weight" if key == "node_weight" else key)
         if value is not None:
             arrays[key] = value.numpy()
+    if graph.splits:
+        arrays["y"] = graph.y.numpy()
     for split in graph.splits:
         arrays[f"{split}_idx"] = getattr(graph, split).nonzero().squeeze(1).to(torch.int32).numpy()
     if isinstance(graph.x, CSR):

@@ -19,16 +19,19 @@ def from_data(
     """The graph in a PyG ``Data`` with x, y, edge_index and train_mask; val_mask and test_mask are optional, and
     ``data.node_weight`` [n] is the weight of each loss.
 
-    Of masks with several splits, [n, k], the first is used. ``data.edge_weight`` and ``data.edge_attr`` are those of
-    the graph.
+    Without ``y`` and masks it is a graph for predictions. Of masks with several splits, [n, k], the first is used.
+    ``data.edge_weight`` and ``data.edge_attr`` are those of the graph.
     """
-    for key, meaning in {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}.items():
+    needed = {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}
+    if all(getattr(data, key, None) is None for key in ("y", *(f"{split}_mask" for split in SPLITS))):
+        needed.pop("y")
+    for key, meaning in needed.items():
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
-    given: dict[str, Any] = {split: _mask(data, split) for split in SPLITS}
+    given: dict[str, Any] = {split: _mask(data, split) for split in SPLITS if "y" in needed}
     given |= {"name": name, "symmetrise": symmetrise, "task": task, "weight": getattr(data, "node_weight", None)}
     given |= {"directed": directed} | {key: getattr(data, key, None) for key in ("edge_weight", "edge_attr")}
-    return Graph.from_edges(data.edge_index, _features(data.x), data.y, **given)
+    return Graph.from_edges(data.edge_index, _features(data.x), getattr(data, "y", None), **given)
 
 
 def from_dataset(

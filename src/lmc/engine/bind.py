@@ -120,12 +120,16 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
                 f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
                 f"{_READERS[name]}, or load the graph without {name}"
             )
-    widths = (
+    if not targets and graph.num_features != model.in_width:
+        raise ConfigError(
+            f"expected a graph with the {model.in_width} features that the model was made for (got "
+            f"{graph.num_features} in graph {graph.name!r}): pass the features of training"
+        )
+    for what, wanted, got, source in (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),
         ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
-    )
-    for what, wanted, got, source in widths if targets else widths[:1]:
-        if wanted != got:
+    ):
+        if targets and wanted != got:
             raise ConfigError(
                 f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}"
             )

@@ -230,6 +230,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
     return {
         "graph": run.graph.name,
         "nodes": run.graph.num_nodes,
+        "task": run.graph.task,
         "method": _method_settings(run.schedule or run.method),
         "num_parts": run.clusters.num_parts,
         "clusters_per_batch": run.clusters.per_batch,

@@ -1,0 +1,71 @@
+"""``lmc runs``: the run folders of a folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lmc.cli.console import console, seconds
+from lmc.errors import ConfigError, LmcError
+from lmc.results import RunRecord, read_run
+from lmc.train.run_folder import RUN_FILES
+
+HEADERS = ("run", "last write", "graph", "method", "model", "lr", "seed", "epochs", "best", "val", "test", "time")
+
+
+def list_runs(root: Path) -> None:
+    """Print one line per run, the newest first; a damaged one is named and skipped."""
+    if not root.is_dir():
+        raise ConfigError(f"expected a folder of runs (got {root}, which is none): name one, or train with `lmc train`")
+    out, rows, damaged = console(), list[tuple[str, ...]]([HEADERS]), list[str]()
+    folders = {file.parent for name in RUN_FILES for file in root.rglob(name)}
+    written = {folder: max(f.stat().st_mtime for name in RUN_FILES for f in folder.glob(name)) for folder in folders}
+    for folder in sorted(folders, key=lambda folder: -written[folder]):
+        try:
+            rows.append(_line(str(folder.relative_to(root)), written[folder], read_run(folder)))
+        except (LmcError, TypeError, AttributeError, ValueError) as error:
+            damaged.append(f"skipped {folder}: {' '.join(str(error).split())}")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if len(rows) > 1 else []:
+        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+        out.print(line.rstrip(), soft_wrap=True, markup=False)
+    if not folders:
+        out.print(f"no runs in {root}")
+    for line in damaged:
+        out.print(line, soft_wrap=True, markup=False, style="yellow")
+
+
+def _line(name: str, written: float, record: RunRecord) -> tuple[str, ...]:
+    """The cells of one run."""
+    config = record.config
+    done = record.epochs[-1].epoch if record.epochs else 0
+    scored = record.best is not None and record.best_val is not None
+    return (
+        name,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(written)),
+        str(config["graph"]),
+        _method(config),
+        _model(config["model"]),
+        f"{config['lr']:g}",
+        str(config["seed"]),
+        f"{done}/{config['epochs']}",
+        str(record.best_epoch) if scored else "-",
+        *("-" if score is None else f"{score:.4f}" for score in (record.best_val, record.test)),
+        seconds(record.seconds),
+    )
+
+
+def _method(config: Any) -> str:
+    """The method, with its parts and those of a batch where there are several."""
+    parts = config["num_parts"]
+    return (
+        f"{config['method']['name']} {parts}/{config['clusters_per_batch']}" if parts > 1 else config["method"]["name"]
+    )
+
+
+def _model(model: Any) -> str:
+    """The name of a model, its width and its number of layers."""
+    given = model.get("arguments") or {}
+    sizes = [f"{key}={given[name]}" for key, name in (("layers", "num_layers"), ("hidden", "hidden")) if name in given]
+    return ":".join([str(model["name"]).lower() if given else str(model["name"]), *sizes])
