@@ -24,7 +24,7 @@ FOLDERS = ("full", "cluster", "gas", "fm", "lmc", "lmc_alpha=0_score=x_2")
 def test_compare_writes_records_summary_and_figure(invoke: Invoke, tmp_path: Path) -> None:
     code, said = invoke("compare", *SMALL, "--methods", METHODS, "--epochs", "4", "--error-every", "2")
     assert code == 0, said
-    root = tmp_path / "runs" / "compare-tiny-like@0.2-gcn-s0"
+    root = tmp_path / "runs" / "compare-tiny-like@0.2-gcn-1"
     assert f"figure {root.relative_to(tmp_path) / 'compare.png'}" in said
     assert (root / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (root / "compare.svg").read_text()

@@ -29,7 +29,7 @@ def test_train_writes_a_run_and_says_what_came_of_it(invoke: Invoke, tmp_path: P
     for fact in ("300 nodes", "CMC", "4 parts, 2 a batch", "edges inside parts", "complete", "parameters"):
         assert fact in said
     assert "test at best val" in said
-    folder = tmp_path / "runs" / "tiny-like@0.2-cmc-gcn-s1"
+    folder = tmp_path / "runs" / "tiny-like@0.2-cmc-gcn-1"
     lines = [json.loads(line) for line in (folder / "epochs.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert json.loads((folder / "config.json").read_text())["method"]["name"] == "cmc"

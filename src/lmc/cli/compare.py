@@ -16,7 +16,7 @@ from lmc.bench.compare import Partitions, has_error, shared_parts
 from lmc.cli.console import console, error_figure, facts, file_name, number, seconds
 from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
-from lmc.cli.train import division_facts, run_facts
+from lmc.cli.train import check_folder, division_facts, run_facts, run_folder
 from lmc.errors import ConfigError
 from lmc.files import locked, replace, writable
 from lmc.grammar import split_spec
@@ -28,6 +28,7 @@ from lmc.train import Settings, stop_on_interrupt
 from lmc.train.metrics import DEFAULT
 from lmc.train.progress import progress_bar, score_text
 from lmc.train.run_folder import holds_run
+from lmc.train.runs import clear_folder
 
 _TITLES = {"classes": "accuracy", "labels": "micro-F1", "regression": "R2"}
 MEASUREMENTS = 6
@@ -44,6 +45,7 @@ def compare_command(options: Compare) -> None:
         raise ConfigError(f"expected --error-every of at least 0 (got {error_every})")
     if options.clusters == AUTO:
         raise ConfigError("expected a whole number for --clusters (got auto): every method would take another one")
+    check_folder(options)
     read_model(options.model)  # wrong options are refused before a graph is loaded
     loss = options.row_loss()
     methods = {} if options.methods == AUTO else parse_methods(options.methods, **shared)
@@ -51,8 +53,8 @@ def compare_command(options: Compare) -> None:
     initial = parse_model(options.model, graph, options.seed)
     methods = methods or parse_methods(_suited(initial), **shared)
     name = split_spec(options.model)[0]
-    root = options.run_dir or Path("runs") / file_name(f"compare-{graph.name}-{name}-s{options.seed}")
-    folders = _folders(root, list(methods), resume)
+    root = run_folder(options, f"compare-{graph.name}-{name}")
+    folders = _folders(root, list(methods), resume or options.overwrite)
     entered, partitions = [], Partitions()
     for label, method in methods.items():
         parts = shared_parts(method, graph, options.seed, partitions)
@@ -60,6 +62,8 @@ def compare_command(options: Compare) -> None:
         entered.append(Contestant(label, run, folders[label]))
     out.print(facts([*_facts(entered), ("run folder", str(root))]))
     with locked(root):
+        for folder in folders.values() if options.overwrite else ():
+            clear_folder(folder, also=("errors.jsonl",))
         _train(out, entered, settings, error_every, resume)
         runs = {c.label: read_run(c.folder) for c in entered}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
@@ -84,14 +88,14 @@ def _suited(model: Model) -> str:
     return "full,cluster,gas,fm,lmc,cmc" if model.linear else "full,cluster,gas,fm,lmc"
 
 
-def _folders(root: Path, labels: Sequence[str], resume: bool) -> dict[str, Path]:
+def _folders(root: Path, labels: Sequence[str], may_hold_runs: bool) -> dict[str, Path]:
     folders = {label: root / file_name(label) for label in labels}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"expected methods whose labels differ in letters or digits (got {', '.join(labels)})")
-    if not resume and any(map(holds_run, folders.values())):
+    if not may_hold_runs and any(map(holds_run, folders.values())):
         raise ConfigError(
             f"expected a new run folder (got {root}, which holds a comparison): "
-            "use --resume to continue it, or another --run-dir"
+            "use --resume to continue it, --overwrite to replace it, or another --run-dir"
         )
     return folders
 

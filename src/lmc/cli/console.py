@@ -59,7 +59,7 @@ def reported_errors() -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        again = ["lmc", *sys.argv[1:], *([] if "--resume" in sys.argv else ["--resume"])]
+        again = ["lmc", *(word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")), "--resume"]
         err.print(f"[yellow]{escape(str(error))}[/yellow]")
         err.print(f"continue with: [bold]{escape(shlex.join(again))}[/bold]")
         raise typer.Exit(128 + error.signal) from error

@@ -111,11 +111,17 @@ class Training(Source):
     minutes: Annotated[float | None, _loop("Stop after so many minutes of training steps.")] = None
     eval_every: Annotated[int, _loop("Epochs between evaluations; 0: never.")] = 1
     seed: Annotated[int, _run("Of parameters, partition and batches.")] = 0
-    run_dir: Annotated[Path | None, _run("Where results go. Default: a folder under runs/.")] = None
+    run_dir: Annotated[Path | None, _run("Where results go. Default: runs/NAME-K, with the next number K.")] = None
+    name: Annotated[str | None, _run("NAME of the folder under runs/. Default: graph, method and model.")] = None
+    overwrite: Annotated[
+        bool, _run("Delete the run in the folder first; without --run-dir, in the newest of this name.", "--overwrite")
+    ] = False
     checkpoint_every: Annotated[
         str, _run("Between two checkpoints: 30s, 10min, 2h, 500steps, 1epochs; auto: 30s, longer where they are large.")
     ] = "auto"
-    resume: Annotated[bool, _run("Continue what is in the run folder.", "--resume")] = False
+    resume: Annotated[
+        bool, _run("Continue the run in the folder; without --run-dir, in the newest of this name.", "--resume")
+    ] = False
     device: Annotated[str, _place("cpu, cuda, or auto: the GPU where there is one.")] = "auto"
     history: Annotated[
         str, _place("Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.")
@@ -184,6 +190,9 @@ class Train(Training):
             "--restore-best/--no-restore-best",
         ),
     ] = True
+    tensorboard: Annotated[
+        bool, _run("Log to the folder tensorboard in the run folder; needs that package.", "--tensorboard")
+    ] = False
     memory: Annotated[
         str | None,
         _place("Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted."),

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds, size
-from lmc.cli.options import Train
+from lmc.cli.options import Compare, Train
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.engine import Run
@@ -30,6 +30,8 @@ from lmc.stores import Placement, free_memory
 from lmc.train import Training, stop_on_interrupt
 from lmc.train.progress import epoch_bar, score_text
 from lmc.train.run_folder import holds_run
+from lmc.train.runs import clear_folder, latest_folder, new_folder
+from lmc.train.tensorboard import TensorBoard
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -40,6 +42,7 @@ def train_command(options: Train) -> None:
     if options.memory is not None:
         parse_memory(options.memory)
     read_model(options.model)
+    check_folder(options)
     loss = options.row_loss()
     if split_spec(options.method)[0] != AUTO:
         _method(options.method, shared)  # a wrong option is refused before a graph is loaded
@@ -49,16 +52,19 @@ def train_command(options: Train) -> None:
     method, parts, found = planned(out, graph, model, _method(spec, shared), placement, options)
     if options.dry_run:
         return
-    names = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}-s{options.seed}"
-    run_dir = options.run_dir or Path("runs") / file_name(names)
+    name = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}"
     with held_to(options.memory, placement.training_device, found):
         run = method.bind(graph, model, parts, placement, loss=loss, seed=options.seed)
         del graph  # the run has a copy in another order, which may be kept on another tier
+        run_dir = run_folder(options, name)
+        callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard else []
         out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
         if options.resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with stop_on_interrupt() as stop:
-            training = Training(run, settings, run_dir, options.resume, stop)
+            if options.overwrite:
+                clear_folder(run_dir)
+            training = Training(run, settings, run_dir, options.resume, stop, callbacks)
             bar = epoch_bar(settings.epochs, out, training.config["metrics"][0])
             with bar as show, closing(training.epochs()) as records:
                 for record in records:
@@ -66,6 +72,22 @@ def train_command(options: Train) -> None:
     out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
+
+
+def check_folder(options: Train | Compare) -> None:
+    """Refuse options of the run folder that contradict each other."""
+    for a, b in (("resume", "overwrite"), ("run_dir", "name")):
+        if getattr(options, a) and getattr(options, b):
+            raise ConfigError(f"expected --{a.replace('_', '-')} or --{b} (got both): drop one")
+
+
+def run_folder(options: Train | Compare, name: str) -> Path:
+    """The folder of ``--run-dir``, or runs/NAME-K: the newest to resume or overwrite a run, else a new one."""
+    if options.run_dir is not None:
+        return options.run_dir
+    root, name = Path("runs"), file_name(options.name or name)
+    latest = latest_folder(root, name) if options.resume or options.overwrite else None
+    return latest or new_folder(root, name)
 
 
 def _method(spec: str, shared: dict[str, int | None]) -> Method:

@@ -212,7 +212,7 @@ def open_folder(
         if holds_run(path) and not resume:
             raise ConfigError(
                 f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
-                "it, or choose another folder"
+                "it, or choose another folder (--overwrite replaces the run)"
             )
         file = path / "config.json"
         if holds_run(path) and not file.exists():
