@@ -27,7 +27,10 @@ class OwnForward(Layered):
     logits_read_all_layers = True
 
     def bfloat16_obstacle(self, model: Model) -> str | None:
-        return "a network of PyG convolutions multiplies rows with its own float32 parameters"
+        return (
+            "a network of PyG convolutions multiplies rows with its own float32 parameters; use torch.autocast around "
+            "run.accumulate instead"
+        )
 
     def records(self, problem: Problem) -> bool:
         # sparse features are made dense in every step

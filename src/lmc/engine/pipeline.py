@@ -67,7 +67,9 @@ class Pipeline:
 
     def step(self, batch: Batch, compute: Compute) -> Estimate:
         """Run one step, or replay its recording, and start to fetch the rows of the next one."""
-        recorder = self._recorder if batch.fixed else None
+        # a recording repeats the dtypes that it was made with
+        autocast = torch.is_autocast_enabled(self._batches.problem.device.type)
+        recorder = self._recorder if batch.fixed and not autocast else None
         if self._source is not None:
             self._source.step_begins()
         self.prefetch(batch)

@@ -179,6 +179,7 @@ class HookedPass:
 
     def run(self, call: Call, x: Tensor) -> Tensor:
         """The network's output; only its first ``num_computed`` rows have a meaning."""
+        self._dtype = x.dtype
         no_edges = torch.empty(2, 0, dtype=torch.int64, device=x.device)
         p = self.mode.p
         forward = self._forward if p.grad_from_halo and p.num_core is not None else None
@@ -215,9 +216,10 @@ class HookedPass:
     def _layer(
         self, convolution: nn.Module, spec: PropagateSpec, kwargs: dict[str, Any]
     ) -> Callable[[Operator], Tensor]:
+        # under autocast, messages may be narrower than the rows; states and sums over neighbours are not
         if not spec.linear:
-            return lambda P: self._over_edges(convolution, spec, kwargs, P)
-        t = self.PX if self.l == 1 and self.PX is not None else source(kwargs["x"]).flatten(1)
+            return lambda P: self._over_edges(convolution, spec, kwargs, P).to(self._dtype)
+        t = self.PX if self.l == 1 and self.PX is not None else source(kwargs["x"]).flatten(1).to(self._dtype)
         return lambda P: P(t if P.num_inputs == t.shape[0] else t[: P.num_inputs])
 
     def _result(self, state: Tensor, spec: PropagateSpec) -> Tensor:

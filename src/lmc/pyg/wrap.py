@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Sequence
@@ -177,7 +178,7 @@ class WrappedNetwork(Model):
         layer reads."""
         found: list[CSR] = []
         kinds = []
-        for layer in self._layer_edges(adj, dtype):
+        for layer in self._layer_edges(adj):
             P = matrix_of(adj, layer, dtype)
             same = [k for k, other in enumerate(found) if torch.equal(P.data, other.data)]
             if not same:
@@ -188,10 +189,16 @@ class WrappedNetwork(Model):
     def renormalise(self, block: CSR, l: int) -> CSR:
         """The matrix of layer l on the subgraph that ``block`` is the pattern of."""
         adj = without_loops(block)
-        return marked_symmetric(matrix_of(adj, self._layer_edges(adj, block.dtype)[l - 1], block.dtype))
+        return marked_symmetric(matrix_of(adj, self._layer_edges(adj)[l - 1], block.dtype))
 
-    def _layer_edges(self, adj: CSR, dtype: torch.dtype) -> list[LayerEdges]:
-        """What every ``propagate`` sums over on a graph, from a pass with zeros for features and sums."""
+    def _layer_edges(self, adj: CSR) -> list[LayerEdges]:
+        """What every ``propagate`` sums over on a graph, from a pass with zeros for features and sums.
+
+        The weights of a bfloat16 network are computed by a float32 copy: sums of ones end at 256 in bfloat16.
+        """
+        network, dtype = self.network, next(self.network.parameters()).dtype
+        if dtype.itemsize < 4:
+            network, dtype = copy.deepcopy(network).float(), torch.float32
         n, found = adj.num_rows, list[LayerEdges]()
 
         def propagate(convolution: Any, edge_index: Tensor, size: Any, kwargs: dict[str, Any]) -> Tensor:
@@ -202,8 +209,9 @@ class WrappedNetwork(Model):
             return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
 
         x = torch.zeros(1, self.in_width, dtype=dtype, device=adj.device).expand(n, -1)
-        with evaluating(self.network), torch.no_grad(), replaced_methods(self.network, propagate):
-            self._call(self.network, x, torch.stack([adj.indices.long(), adj.row_index()]))
+        exact = torch.autocast(adj.device.type, enabled=False)
+        with evaluating(network), torch.no_grad(), exact, replaced_methods(network, propagate):
+            self._call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
         return found
 
 

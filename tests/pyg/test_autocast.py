@@ -1,0 +1,109 @@
+"""Wrapped networks under ``torch.autocast``, and networks with bfloat16 parameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import models
+
+from helpers import Gradients, both_directions, full_loss, parts_of, random_graph, total_error
+from lmc.engine import Run
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.methods import CMC, GAS, FullBatch, LMC4Conv, Method
+from lmc.models import GCN
+from lmc.pyg import wrap
+from lmc.stores import Placement
+
+G = random_graph()
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "gcn": lambda: models.GCN(6, 16, 3, 4, norm="LayerNorm", norm_kwargs={"mode": "node"}),
+    "sage": lambda: models.GraphSAGE(6, 16, 2, 4, jk="cat"),
+    "gat": lambda: models.GAT(6, 16, 2, 4, heads=2),
+    "maximum": lambda: models.GraphSAGE(6, 16, 2, 4, aggr="max"),
+}
+
+
+def network(name: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return NETWORKS[name]()
+
+
+def swept(run: Run) -> Gradients:
+    """The gradients that an epoch of steps accumulates."""
+    for p in run.parameters.values():
+        p.grad = None
+    for batch in run.batches():
+        run.accumulate(batch)
+    return {name: p.grad.float() for name, p in run.parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("method", [LMC4Conv(clusters_per_batch=1), GAS(clusters_per_batch=1)], ids=["lmc", "gas"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_steps_under_autocast_keep_float32_states(name: str, method: Method) -> None:
+    run = method.bind(G, wrap(network(name)), parts_of(G), device="cpu")
+    run.refresh()
+    tables = {k: v.clone() for k, v in run.state_dict().items()}
+    want = swept(run)
+    run.load_state_dict(tables)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = swept(run)
+    error = total_error(got, want)
+    assert 1e-4 < error < 0.05  # bfloat16 products were used, and the estimate is the same
+    assert all(t.data().dtype == torch.float32 for t in run.all_tables())
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in run.parameters.values())
+
+
+def test_full_batch_under_autocast_is_plain_autograd_under_autocast() -> None:
+    net = network("sage")
+    plain = copy.deepcopy(net)
+    x, edges = G.x.float(), torch.stack([G.adj.indices.long(), G.adj.row_index()])  # type: ignore[union-attr]
+    with torch.autocast("cpu", torch.bfloat16):
+        full_loss(G, plain, plain(x, edges).float()).backward()  # type: ignore[arg-type]
+        got = swept(FullBatch().bind(G, wrap(net), device="cpu"))
+    want = {f"network.{k}": p.grad for k, p in plain.named_parameters() if p.grad is not None}
+    assert total_error(got, want) < 0.01
+
+
+def test_native_models_train_under_autocast() -> None:
+    run = CMC(clusters_per_batch=1).bind(G, GCN(6, 16, 4), parts_of(G), device="cpu")
+    run.refresh()
+    tables = {k: v.clone() for k, v in run.state_dict().items()}
+    want = swept(run)
+    run.load_state_dict(tables)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert 1e-4 < total_error(swept(run), want) < 0.03
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_with_bfloat16_parameters_train(name: str) -> None:
+    net = network(name)
+    want = swept(FullBatch().bind(G, wrap(net), device="cpu"))
+    run = LMC4Conv(num_parts=1).bind(G, wrap(copy.deepcopy(net).bfloat16()), device="cpu")
+    run.refresh()
+    assert total_error(swept(run), want) < 0.1
+    assert {p.dtype for p in run.parameters.values()} == {torch.bfloat16}
+
+
+def test_weights_of_a_bfloat16_network_are_computed_in_float32() -> None:
+    """The degree of a node with 600 neighbours is 601, which bfloat16 sums of ones do not reach."""
+    leaves = torch.arange(1, 601)
+    edges = both_directions([(0, int(k)) for k in leaves])
+    g = Graph.from_edges(edges, torch.ones(601, 6), torch.zeros(601, dtype=torch.int64), train=leaves, num_classes=4)
+    net = network("gcn")
+
+    def entries(model: nn.Module, dtype: torch.dtype) -> Tensor:
+        return wrap(model).matrices(g.adj, dtype)[0][0].data.float()
+
+    want = entries(net, torch.float32)
+    torch.testing.assert_close(entries(net.bfloat16(), torch.bfloat16), want, rtol=0.01, atol=0)
+
+
+def test_bfloat16_rows_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"use torch\.autocast around run\.accumulate"):
+        FullBatch().bind(G, wrap(network("gcn")), placement=Placement(device="cpu", precision="bfloat16"))
