@@ -44,7 +44,7 @@ def test_tables_are_read_for_the_halo_and_written_for_the_core() -> None:
     run = GAS(2, 1).bind(graph, model, parts=parts)
     batch = next(run.batches())
     counted = traffic.step_bytes(run, batch)
-    widths = [table.data().shape[1] for table in run.all_tables()]
+    widths = [table.data().shape[1] for table in run.named_tables().values()]
     run.tables = {}
     assert counted - traffic.step_bytes(run, batch) == 8 * sum(widths) * (batch.num_core + batch.num_halo) > 0
 

@@ -162,7 +162,7 @@ def test_warm_starts_save_steps() -> None:
     with torch.no_grad():
         run.problem.model.W.fill_(1.0)  # type: ignore[operator]
     run.problem.model.project()
-    for table in run.all_tables():
+    for table in run.named_tables().values():
         table.data().zero_()
     sweep(run)
     cold = run.solves()

@@ -56,7 +56,7 @@ class Means:
 def disturbed(run: Run) -> None:
     """Histories of anything: a control variate has the right mean whatever they hold."""
     g = chance(11)
-    for table in run.all_tables():
+    for table in run.named_tables().values():
         table.data().normal_(generator=g)
 
 

@@ -219,7 +219,7 @@ def test_every_tier_trains_as_the_device_does(cls: type[HistoryMethod], tier: st
         )
         run.refresh()
         steps(run, 3)
-        trained.append([*model.parameters(), *(t.data() for t in run.all_tables())])
+        trained.append([*model.parameters(), *(t.data() for t in run.named_tables().values())])
     assert all(torch.equal(a, b) for a, b in zip(*trained, strict=True))
 
 

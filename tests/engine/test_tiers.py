@@ -53,7 +53,10 @@ def steps(run: Run, model: Model, epochs: int = 3) -> list[Tensor]:
             optimizer.zero_grad()
             run.accumulate(batch)
             optimizer.step()
-    return [*(p.detach().cpu() for p in model.parameters()), *(t.data().cpu().clone() for t in run.all_tables())]
+    return [
+        *(p.detach().cpu() for p in model.parameters()),
+        *(t.data().cpu().clone() for t in run.named_tables().values()),
+    ]
 
 
 def trained(
@@ -148,7 +151,7 @@ def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
         g, make("gcn", g), parts_of(g, 6), Placement(history=Behind(), features=Behind())
     )
     asked: list[object] = []
-    for table in [*run.all_tables(), run.problem.stored]:
+    for table in [*run.named_tables().values(), run.problem.stored]:
         assert table is not None
         original = table.prefetch
         table.prefetch = lambda *rows, original=original: (asked.append(rows), original(*rows))  # type: ignore[method-assign]
@@ -156,7 +159,7 @@ def test_rows_of_the_next_batch_are_on_their_way_before_its_step() -> None:
     first = next(batches)
     run.accumulate(first)
     # once for the first step itself, once for the second while the first is under way
-    tables = len(run.all_tables()) + 1
+    tables = len(run.named_tables().values()) + 1
     assert len(asked) == 2 * tables
     second = next(batches)
     assert asked[tables][0] is second.halo
@@ -235,7 +238,7 @@ def test_a_state_is_taken_up_on_another_tier() -> None:
     steps(a, model)
     b = LMC4Conv(clusters_per_batch=2).bind(g, model, parts_of(g), Placement(history=Disk()))
     b.load_state_dict(a.state_dict())
-    for mine, theirs in zip(a.all_tables(), b.all_tables(), strict=True):
+    for mine, theirs in zip(a.named_tables().values(), b.named_tables().values(), strict=True):
         assert torch.equal(mine.data(), theirs.data())
 
 

@@ -134,7 +134,7 @@ def test_one_step_from_the_histories_is_equations_20_and_22() -> None:
     model = recgcn(g)
     run = bound(LMC4Rec, g, model, update="step")
     noise = chance(5)
-    for table in run.all_tables():
+    for table in run.named_tables().values():
         table.data().copy_(torch.randn(table.data().shape, generator=noise, dtype=torch.float64))
     Z, V, P, W = run.H[1].data().clone(), run.V[1].data().clone(), run.problem.P.to_dense(), model.W.detach()
     batch = next(run.batches())
@@ -155,7 +155,7 @@ def test_local_fixed_points_are_equations_21_and_23() -> None:
     model = recgcn(g)
     run = bound(LMC4Rec, g, model, undo_drift=False)
     noise = chance(5)
-    for table in run.all_tables():
+    for table in run.named_tables().values():
         table.data().copy_(torch.randn(table.data().shape, generator=noise, dtype=torch.float64))
     Z, V = run.H[1].data().clone(), run.V[1].data().clone()
     batch = next(run.batches())

@@ -166,7 +166,7 @@ def test_recurrent_steps_read_p_forward_and_its_transpose_backward(g: Graph) -> 
         settings = {"undo_drift": False} if cls is LMC4Rec else {}
         run = cls(clusters_per_batch=1, **settings).bind(g, model, parts_of(g))
         noise = chance(5)
-        for table in run.all_tables():
+        for table in run.named_tables().values():
             table.data().copy_(torch.randn(table.data().shape, generator=noise, dtype=torch.float64))
         batch = next(run.batches())
         core, W, P = batch.core, model.W.detach(), run.problem.P.to_dense()

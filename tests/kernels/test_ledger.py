@@ -47,7 +47,7 @@ def test_kernels_do_what_plain_torch_does(
                 run.accumulate(batch)
                 optimizer.step()
         grads.append([p.grad for p in model.parameters()])
-        tables.append([t.data() for t in run.all_tables()])
+        tables.append([t.data() for t in run.named_tables().values()])
     for ours, theirs in zip(grads[0] + tables[0], grads[1] + tables[1], strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-10)
 

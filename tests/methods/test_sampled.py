@@ -219,7 +219,7 @@ def test_the_variance_of_an_aggregation_goes_with_the_age_of_its_history() -> No
         ("new", VRGCN(1), 0.0),
     ):
         run = method.bind(g, make("gcn", g))
-        for table in run.all_tables():
+        for table in run.named_tables().values():
             table.data().copy_(t + age * noise)
         exact, errors = run.problem.P.to_dense() @ t, []
         for epoch in range(20):

@@ -71,7 +71,7 @@ def test_nothing_is_undone_where_no_parameter_has_moved() -> None:
 
 def test_empty_histories_are_taken_as_they_are() -> None:
     run = bound()
-    for table in run.all_tables():
+    for table in run.named_tables().values():
         table.data().zero_()
     run.numbers[weight_drift.PATH].add_(1.0)
     assert all(bool(v.isfinite().all()) for v in sweep(run).values())

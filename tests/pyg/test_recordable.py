@@ -92,7 +92,7 @@ def test_replayed_steps_of_a_wrapped_network_equal_eager_steps(name: str, method
                 optimizer.zero_grad()
                 losses.append(run.accumulate(batch).loss)
                 optimizer.step()
-        seen.append((torch.stack(losses), [t.data() for t in run.all_tables()], list(model.buffers())))
+        seen.append((torch.stack(losses), [t.data() for t in run.named_tables().values()], list(model.buffers())))
     assert torch.allclose(seen[0][0], seen[1][0], rtol=0, atol=1e-9)
     for a, b in zip(seen[0][1] + seen[0][2], seen[1][1] + seen[1][2], strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-9)

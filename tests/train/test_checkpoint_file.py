@@ -53,7 +53,7 @@ def test_a_run_with_tables_on_disk_continues_from_its_checkpoint(tmp_path: Path)
     checkpoint.save(tmp_path, run, torch.optim.Adam(model.parameters()), checkpoint.Position(epoch=1))
     again = method.bind(g, other, parts_of(g), placement=Placement(history="disk", features="disk"))
     assert checkpoint.load(tmp_path, again, torch.optim.Adam(other.parameters())) == checkpoint.Position(epoch=1)
-    for a, b in zip(run.all_tables(), again.all_tables(), strict=True):
+    for a, b in zip(run.named_tables().values(), again.named_tables().values(), strict=True):
         assert torch.equal(a.data(), b.data())
 
 

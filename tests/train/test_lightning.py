@@ -45,5 +45,8 @@ def test_the_module_yields_epochs_and_keeps_the_histories(monkeypatch: pytest.Mo
         assert module.transfer_batch_to_device(batch, torch.device("cpu"), 0) is batch
         run.accumulate(batch)
     data_module(other).load_state_dict(module.state_dict())
-    assert all(torch.equal(a.data(), b.data()) for a, b in zip(run.all_tables(), other.all_tables(), strict=True))
+    assert all(
+        torch.equal(a.data(), b.data())
+        for a, b in zip(run.named_tables().values(), other.named_tables().values(), strict=True)
+    )
     assert other.epoch == 2

@@ -136,7 +136,7 @@ def _tables(run: Run) -> list[tuple[Tensor, str]]:
     """The histories and the features with their tiers."""
     problem = run.problem
     stored = [] if problem.stored is None else [problem.stored]
-    tables = [(table.data(), table.tier) for table in (*run.all_tables(), *stored)]
+    tables = [(table.data(), table.tier) for table in (*run.named_tables().values(), *stored)]
     if isinstance(problem.graph.x, Tensor):  # the features as given, beside P X
         on_device = problem.graph.x.device.type == problem.device.type
         tables.append((problem.graph.x, "disk" if problem.features == "disk" else "device" if on_device else "host"))

@@ -73,7 +73,7 @@ def step_bytes(run: Run, batch: Batch, iterations: float = 0) -> int:
     if model.lin_out is not None:
         total += 3 * dense_bytes(rows, width, model.out_width, item)
     total += 2 * item * rows * model.out_width  # the loss reads logits and writes their adjoints
-    total += sum(t.data().shape[1] for t in run.all_tables()) * item * (batch.num_core + batch.num_halo)
+    total += sum(t.data().shape[1] for t in run.named_tables().values()) * item * (batch.num_core + batch.num_halo)
     return total + 7 * item * sum(p.numel() for p in model.parameters())
 
 

@@ -184,7 +184,7 @@ def memory(run: Run, batch: Batch) -> Memory:
     """Memory of a run, and the peak of one step on ``batch``; histories and gradients are not changed."""
     problem = run.problem
     tiers: dict[str, int] = {}
-    for table in (*run.all_tables(), *([] if problem.stored is None else [problem.stored])):
+    for table in (*run.named_tables().values(), *([] if problem.stored is None else [problem.stored])):
         tiers[table.tier] = tiers.get(table.tier, 0) + table.data().nbytes
     features = [problem.X] if isinstance(problem.X, Tensor | CSR) else []
     return Memory(

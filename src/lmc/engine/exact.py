@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lmc.graph import Aggregation, Graph, Precomputed, row_chunks, spmm
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
-from lmc.stores import Rows, Table, overwrite
+from lmc.stores import Rows, Table, free_memory, overwrite
 
 if TYPE_CHECKING:
     from lmc.engine.problem import Problem
@@ -36,6 +36,9 @@ MAX_ELEMENTS = 2**28
 """Numbers in the widest state of a chunk and all it reads: 1 GiB of float32."""
 FEW_ELEMENTS = 2**25
 """The same where memory is short: 128 MiB."""
+
+SWEEP_BYTES = 64
+"""Bytes of free memory per number in the widest state of a chunk of a sweep: several such states exist at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,13 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS, per_edge: bool
 def widest_row(graph: Graph, model: Model) -> int:
     """Numbers in the widest row of a forward pass."""
     return max([graph.num_features, *model.widths])
+
+
+def sweep_chunks(problem: Problem) -> list[slice]:
+    """The chunks of a sweep: on a GPU as large as memory allows, since sweeps are counted as training; on a CPU always
+    the same, so that rounding does not depend on what else is in memory."""
+    on_gpu = problem.device.type == "cuda"
+    return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
@@ -156,7 +166,7 @@ class Passes:
 
     def __init__(self, run: Run, problem: Problem, chunks: Chunks) -> None:
         self.problem, self.seed = problem, run.seed
-        self.cores = [] if run.clusters.redraw else run.cores()
+        self.cores = [] if run.clusters.redraw else run.clusters.cores(problem.device)
         self.tables: Tables = run.tables
         self.numbers = run.numbers
         self.chunks = list(problem.kind.fill_chunks(problem, chunks))

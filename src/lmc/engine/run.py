@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from lmc.engine import tally
 from lmc.engine.batches import Batches
 from lmc.engine.bound_parameters import BoundParameters
-from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS, Passes, chunks_of
+from lmc.engine.exact import Passes, chunks_of, sweep_chunks
 from lmc.engine.pipeline import Pipeline
 from lmc.engine.problem import Problem
 from lmc.errors import CheckpointError, ConfigError
@@ -22,10 +22,7 @@ from lmc.methods import DropEdge
 from lmc.methods.protocol import Method, Step, Tables, Widths
 from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
-from lmc.stores import Rows, Table, free_memory, overwrite, tables_of
-
-SWEEP_BYTES = 64
-"""Bytes of free memory per number in the widest state of a chunk of a sweep: several such states exist at a time."""
+from lmc.stores import Table, overwrite, tables_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Run:
     ) -> None:
         self.method, self.problem, self.clusters, self.seed = method, problem, clusters, seed
         self.schedule = schedule
-        self._adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
+        self.adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
         self.epoch = 0
         self._fresh = False  # whether the tables were filled after the last step
         self.generator = torch.Generator(problem.device).manual_seed(derive(seed, "dropout"))
@@ -105,9 +102,9 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        source = self._batches_on(epoch)
+        source = _source_on(self, epoch)
         if start == 0:  # later in an epoch the tables hold the sums on its graph, as the steps before have changed them
-            self._regraph(source.problem)
+            _regraph(self, source.problem)
         batches = self.pipeline.epoch(epoch, start, source)
         if not self.method.traits.sweeps:  # a loop here would hold the batch of the last step
             yield from batches
@@ -115,22 +112,8 @@ class Run:
         for step, batch in enumerate(batches, start):
             if not self._fresh and self.method.due(self.numbers, epoch, step, self.num_batches):
                 self.refresh()
-                self._regraph(source.problem)
+                _regraph(self, source.problem)
             yield batch
-
-    def _regraph(self, problem: Problem) -> None:
-        """With a schedule, update what the tables hold of the edges: those of this epoch."""
-        if self.schedule is not None:
-            self.method.regraph(Passes(self, problem, chunks_of(problem)))
-
-    def _batches_on(self, epoch: int) -> Batches:
-        """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
-        if self._adjacency is None:
-            return self.source
-        whole = self.problem
-        graph = replace(whole.graph, adj=self._adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
-        problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut, loss=whole.loss)
-        return Batches(self.method, problem, self.clusters, self.seed, self.tables, fixed=False)
 
     def step(self, batch: Batch, optimizer: torch.optim.Optimizer, clip: float | None = None) -> StepStats:
         """One training step: p.grad <- this method's estimate, then the optimiser's step and the model's projection.
@@ -165,7 +148,7 @@ class Run:
         """p.grad += this method's estimate of dL/dp, and update the tables."""
         self._bound.check()
         kind, self._fresh = self.problem.kind, False
-        self._check_batch(batch)
+        _check_batch(self, batch)
         grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
         for p, g in zip(self.parameters.values(), grads, strict=True):
             if p.grad is None:  # laid out as its parameter, which a fused optimiser expects
@@ -177,7 +160,7 @@ class Run:
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; tables, buffers and ``p.grad`` stay as they are."""
         self._bound.check()
-        self._check_batch(batch)
+        _check_batch(self, batch)
         model = self.problem.model
         buffers = [b.clone() for b in model.buffers()]
         self.pipeline.prefetch(batch)
@@ -187,43 +170,17 @@ class Run:
             b.copy_(was)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
 
-    def _check_batch(self, batch: Batch) -> None:
-        """Refuse a batch of another run: its rows have other numbers. The graphs of one run share their masks."""
-        if not isinstance(batch, Batch):
-            raise ConfigError(f"expected a batch of this run (got {type(batch).__name__}): take it from run.batches()")
-        if batch.graph is None or batch.graph.train is not self.graph.train:
-            raise ConfigError("expected a batch of this run (got one of another run): take it from run.batches()")
-
     def refresh(self) -> None:
         """Fill the tables exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
-        chunks: Sequence[Rows] = self.cores()
-        if self.method.traits.sweeps:
-            chunks = chunks_of(self.problem, self._sweep_size())
-        self.method.fill(Passes(self, self.problem, chunks))
+        problem = self.problem
+        chunks = sweep_chunks(problem) if self.method.traits.sweeps else self.clusters.cores(problem.device)
+        self.method.fill(Passes(self, problem, chunks))
         self._fresh = True
         release_freed()
-
-    def _sweep_size(self) -> int:
-        """Numbers in the widest state of a chunk of a sweep.
-
-        On a GPU as many as memory allows, since sweeps are counted as training; on a CPU always the same, so that
-        rounding does not depend on what else is in memory.
-        """
-        on_gpu, device = self.problem.device.type == "cuda", self.problem.device
-        return max(FEW_ELEMENTS, free_memory(device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS
-
-    def cores(self) -> list[Rows]:
-        """The core rows of the batches of the first epoch; where batches are fixed, by slot."""
-        cores = [self.clusters.core(parts) for parts in sorted(self.clusters.epoch(0))]
-        return [core if isinstance(core, slice) else core.to(self.problem.device) for core in cores]
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""
         return tally.take(self.numbers)
-
-    def all_tables(self) -> list[Table]:
-        """Every table kept between steps."""
-        return [table for layers in self.tables.values() for table in layers.values()]
 
     @property
     def tiers(self) -> dict[str, str]:
@@ -237,19 +194,16 @@ class Run:
         """The tables, as their rows are named in :meth:`state_dict`."""
         return {f"{name}.{l}": t for name, layers in self.tables.items() for l, t in layers.items()}
 
-    def small_state(self) -> dict[str, Tensor]:
-        """The rest of :meth:`state_dict`."""
+    def state_dict(self, tables: bool = True) -> dict[str, Tensor]:
+        """Everything a later run needs to go on as if this one had not stopped; the tables can be left out."""
         return {
+            **{name: table.data() for name, table in self.named_tables().items() if tables},
             **{f"numbers.{name}": value for name, value in self.numbers.items()},
             "generator": self.generator.get_state(),
             "order": self.clusters.order,
             "offsets": torch.tensor(self.clusters.offsets),
             "epoch": torch.tensor(self.epoch),
         }
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything a later run needs to go on as if this one had not stopped."""
-        return {**{name: table.data() for name, table in self.named_tables().items()}, **self.small_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load ``state``; the run must be bound to the same graph, partition and method. Tables may be anything with
@@ -263,9 +217,33 @@ class Run:
         self.epoch, self._fresh = int(state["epoch"]), False
 
 
+def _source_on(run: Run, epoch: int) -> Batches:
+    """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
+    if run.adjacency is None:
+        return run.source
+    whole = run.problem
+    graph = replace(whole.graph, adj=run.adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
+    problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut, loss=whole.loss)
+    return Batches(run.method, problem, run.clusters, run.seed, run.tables, fixed=False)
+
+
+def _regraph(run: Run, problem: Problem) -> None:
+    """With a schedule, update what the tables hold of the edges: those of this epoch."""
+    if run.schedule is not None:
+        run.method.regraph(Passes(run, problem, chunks_of(problem)))
+
+
+def _check_batch(run: Run, batch: Batch) -> None:
+    """Refuse a batch of another run: its rows have other numbers. The graphs of one run share their masks."""
+    if not isinstance(batch, Batch):
+        raise ConfigError(f"expected a batch of this run (got {type(batch).__name__}): take it from run.batches()")
+    if batch.graph is None or batch.graph.train is not run.graph.train:
+        raise ConfigError("expected a batch of this run (got one of another run): take it from run.batches()")
+
+
 def check_state(run: Run, state: Mapping[str, Any]) -> None:
     """Refuse a state that is not one of this run; nothing is changed."""
-    missing = [key for key in (*run.named_tables(), *run.small_state()) if key not in state]
+    missing = [key for key in (*run.named_tables(), *run.state_dict(tables=False)) if key not in state]
     if missing:
         raise CheckpointError(f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'})")
     offsets = torch.tensor(run.clusters.offsets)
@@ -273,7 +251,7 @@ def check_state(run: Run, state: Mapping[str, Any]) -> None:
         raise CheckpointError(
             "expected the partition the state was made with (got another one): bind with the same parts and seed"
         )
-    for name, value in run.small_state().items():
+    for name, value in run.state_dict(tables=False).items():
         if name not in ("order", "offsets") and (state[name].shape, state[name].dtype) != (value.shape, value.dtype):
             raise CheckpointError(
                 f"expected {name} of shape {list(value.shape)} and type {value.dtype} in the state (got "

@@ -67,3 +67,8 @@ class Clusters:
         if parts[-1] - parts[0] + 1 == len(parts):
             return slice(self.offsets[parts[0]], self.offsets[parts[-1] + 1])
         return torch.cat([torch.arange(self.offsets[k], self.offsets[k + 1]) for k in parts])
+
+    def cores(self, device: torch.device) -> list[slice | Tensor]:
+        """The rows of the batches of the first epoch; where batches are fixed, by their slot."""
+        found = [self.core(parts) for parts in sorted(self.epoch(0))]
+        return [core if isinstance(core, slice) else core.to(device) for core in found]

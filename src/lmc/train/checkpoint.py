@@ -69,7 +69,7 @@ class Damaged(CheckpointError):
 def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
     """Write parameters, buffers, optimiser, histories, partition and generators; the checkpoint before it is kept."""
     tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
-    tensors |= {f"run.{k}": v for k, v in run.small_state().items()}
+    tensors |= {f"run.{k}": v for k, v in run.state_dict(tables=False).items()}
     values = {
         "position": vars(position),
         "optimizer": optimizer.state_dict(),
