@@ -55,7 +55,7 @@ def test_steps_under_autocast_keep_float32_states(name: str, method: Method) -> 
         got = swept(run)
     error = total_error(got, want)
     assert 1e-4 < error < 0.05  # bfloat16 products were used, and the estimate is the same
-    assert all(t.data().dtype == torch.float32 for t in run.all_tables())
+    assert all(t.data().dtype == torch.float32 for t in run.named_tables().values())
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in run.parameters.values())
 
 
