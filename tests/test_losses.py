@@ -144,6 +144,15 @@ def test_a_loss_that_is_infinite_on_unlabelled_rows_gives_finite_gradients() -> 
     assert bool(found.any())
 
 
+def test_a_loss_that_overflows_on_unlabelled_rows_gives_finite_gradients() -> None:
+    # two components; the outputs of the unlabelled one are so large that their cosh is infinite
+    edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    x = torch.tensor([[0.1, 0.2], [0.3, 0.1], [1e9, 1e9], [1e9, -1e9]], dtype=torch.float64)
+    g = lmc.Graph.from_edges(edges, x, torch.tensor([0, 1, -1, -1]), train=[0, 1])
+    run = FullBatch().bind(g, lmc.models.GCN(2, 4, 2).double(), loss=lambda out, y: out.cosh().sum(1))
+    assert all(bool(v.isfinite().all()) for v in run.gradient(next(iter(run.batches()))).values())
+
+
 def scaled(factor: Any) -> Any:
     return lambda out, y: factor * F.cross_entropy(out, y, reduction="none")
 

@@ -62,6 +62,7 @@ EDGES = (
     "identities/test_weights_and_directions.py",
     "reference/test_reference_lmc4conv.py",
 )
+LOSSES = ("conformance/test_other_losses.py",)
 FILES = ("train/test_run_files.py",)
 DRAWS = ("sampling/test_draws.py", "sampling/test_neighbours.py", "conformance/test_unbiased.py")
 ROWS = ("models/test_rows.py", "reference/test_reference_lmc4conv.py")
@@ -684,6 +685,78 @@ MUTANTS = (
         "y",
         "only labelled training nodes have a loss",
         LMC,
+    ),
+    Mutant(
+        "own-loss-node-weights-ignored",
+        "engine/problem.py",
+        "losses = losses * weight.to(losses.dtype)",
+        "pass",
+        "a loss is multiplied by the weight of its node",
+        LOSSES,
+    ),
+    Mutant(
+        "own-loss-weights-ignored-by-exact-passes",
+        "engine/problem.py",
+        "None if graph.weight is None else graph.weight[rows]",
+        "None",
+        "exact adjoints are those of the weighted losses",
+        LOSSES,
+    ),
+    Mutant(
+        "own-loss-divided-by-the-number-of-nodes",
+        "graph/graph.py",
+        "self.num_labelled if self.weight is None else self.weight[self.train].double().sum()",
+        "self.num_labelled",
+        "the sum of weighted losses is divided by the sum of the weights",
+        LOSSES,
+    ),
+    Mutant(
+        "own-loss-of-unlabelled-rows",
+        "engine/problem.py",
+        "return losses.where(labelled, 0)",
+        "return losses",
+        "only labelled training nodes have a loss of the user's own",
+        LOSSES,
+    ),
+    Mutant(
+        "own-loss-reads-unlabelled-outputs",
+        "engine/problem.py",
+        "loss(outputs.where(of_rows, 0), ",
+        "loss(outputs, ",
+        "a loss that overflows on unlabelled rows passes no NaN into the gradient",
+        ("test_losses.py",),
+    ),
+    Mutant(
+        "own-loss-forgotten-by-diagnostics",
+        "diagnostics/errors.py",
+        '"loss": problem.loss',
+        '"loss": None',
+        "gradient errors are measured with the loss of the run",
+        LOSSES,
+    ),
+    Mutant(
+        "own-loss-rows-may-mix",
+        "losses.py",
+        "if not torch.allclose(again, rows",
+        "if False and not torch.allclose(again, rows",
+        "a loss that mixes rows is refused",
+        ("test_losses.py",),
+    ),
+    Mutant(
+        "metrics-top-k-takes-one-label",
+        "train/metrics.py",
+        "ranks < y.sum(1, keepdim=True)",
+        "ranks < 1",
+        "a node with k labels has k predicted ones",
+        ("train/test_metrics.py",),
+    ),
+    Mutant(
+        "tasks-integer-masks-are-node-numbers",
+        "graph/checks.py",
+        "if 1 < n == chosen.numel()",
+        "if False and 1 < n == chosen.numel()",
+        "a mask of integers is not read as node numbers",
+        ("graph/test_tasks.py",),
     ),
     # Exact passes
     Mutant(
