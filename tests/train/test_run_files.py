@@ -280,6 +280,11 @@ def test_any_changed_byte_of_the_newest_checkpoint_is_found_and_the_one_before_i
         newest.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << k % 8)]) + whole[at + 1 :])
         with pytest.raises(checkpoint.Damaged):
             checkpoint.read_sealed(newest)
+    for header in (b"", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"\3" + b"\0" * 7 + b'{"a', whole[:60]):
+        newest.write_bytes(header)
+        with pytest.raises(checkpoint.Damaged):
+            checkpoint.matrices_in(newest)
+    newest.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     copy, optimizer = previous.read_bytes(), torch.optim.Adam(model.parameters())
     previous.write_bytes(copy[:-1])
     before = [p.detach().clone() for p in model.parameters()]

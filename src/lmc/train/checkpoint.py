@@ -24,7 +24,7 @@ from torch import Tensor
 from lmc.engine import Run
 from lmc.engine.run import check_state
 from lmc.errors import CheckpointError, RunWarning
-from lmc.files import RESTORE, replacing
+from lmc.files import RESTORE, parse_json, replacing
 from lmc.stores import Table
 
 if TYPE_CHECKING:
@@ -335,12 +335,21 @@ class FileMatrix:
 
 
 def matrices_in(path: Path) -> dict[str, FileMatrix]:
-    """The matrices of a file by name; nothing but the header is read."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    header.pop("__metadata__", None)
-    return {
-        name: FileMatrix(path, 8 + size + entry["data_offsets"][0], _TYPES[entry["dtype"]], tuple(entry["shape"]))
-        for name, entry in header.items()
-    }
+    """The matrices of a file by name; nothing but the header is read.
+
+    Raises:
+        Damaged: the header is not one of a safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > path.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            header = parse_json(file.read(size))
+        header.pop("__metadata__", None)
+        return {
+            name: FileMatrix(path, 8 + size + entry["data_offsets"][0], _TYPES[entry["dtype"]], tuple(entry["shape"]))
+            for name, entry in header.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{path} cannot be read ({error})") from error
