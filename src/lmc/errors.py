@@ -30,6 +30,10 @@ class DataError(LmcError, ValueError):
     """A data set cannot be found or its file cannot be read."""
 
 
+class FileError(LmcError, OSError):
+    """A file cannot be written."""
+
+
 class ConfigError(LmcError, ValueError):
     """A method, model or training loop was configured in a way that it does not support."""
 
@@ -68,7 +72,10 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs).arguments
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # Python's own message names the function
         _check_types({name: given[name] for name in named if name in given}, _hints(function))
         return function(*args, **kwargs)
 

@@ -130,7 +130,7 @@ def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
 
 def write_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
     """Replace the file by these records, atomically."""
-    replace(path, _as_lines(records))
+    replace(path, as_lines(records))
 
 
 def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
@@ -144,10 +144,11 @@ def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
                 file.write(b"\n")
             else:
                 file.truncate(sum(len(line) + 1 for line in whole))
-        file.write(_as_lines(records))
+        file.write(as_lines(records))
 
 
-def _as_lines(records: Iterable[DataclassInstance]) -> bytes:
+def as_lines(records: Iterable[DataclassInstance]) -> bytes:
+    """Records as the lines of a file."""
     return "".join(json.dumps(_finite(asdict(record)), allow_nan=False) + "\n" for record in records).encode()
 
 

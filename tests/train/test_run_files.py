@@ -389,6 +389,15 @@ def test_a_damaged_text_file_is_refused_and_nothing_changes(name: str, content: 
     assert {file: file.read_bytes() for file in half.iterdir() if file.name != ".lock"} == before
 
 
+@pytest.mark.parametrize("key", ["loss", "seconds", "scores"])
+def test_a_record_that_was_edited_into_another_valid_one_is_refused(key: str, half: Path) -> None:
+    """The checkpoint contains a digest of the records: an edited score would choose another best epoch."""
+    first, *others = map(json.loads, (half / "epochs.jsonl").read_text().splitlines())
+    edited = first | {key: None if key == "scores" else first[key] + 1}
+    (half / "epochs.jsonl").write_bytes(lines(edited, *others))
+    assert "the file was changed" in refusal(lambda: fit(half, resume=True))
+
+
 @pytest.mark.parametrize("lost", [1, 40, 130])
 def test_a_last_record_that_was_cut_off_is_trained_again(lost: int, half: Path, undisturbed: Path) -> None:
     log = half / "epochs.jsonl"

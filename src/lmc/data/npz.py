@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from lmc.data.arrays import check_pointers, naming, read_npz
-from lmc.errors import DataError, GraphError, typed
+from lmc.errors import DataError, FileError, GraphError, typed
 from lmc.files import replacing
 from lmc.graph import CSR, SPLITS, Graph
 from lmc.graph.checks import as_features, csr_of
@@ -69,9 +69,14 @@ def write(graph: Graph, path: str | Path) -> Path:
     path = Path(path).expanduser()
     if path.suffix != ".npz":
         raise DataError(f"expected a path ending in .npz (got {str(path)!r}): rename it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as stream:
-        np.savez(stream, **_as_arrays(graph))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            np.savez(stream, **_as_arrays(graph))
+    except OSError as error:
+        raise FileError(
+            f"expected a path that can be written (got {path}: {error.strerror or error}): use another"
+        ) from error
     return path
 
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from lmc.errors import GraphError
+from lmc.errors import GraphError, typed
 from lmc.graph.csr import CSR
 
 SPLITS = ("train", "val", "test")
@@ -24,6 +24,11 @@ MOST_COLUMNS = 1 << 22
 def is_sparse(values: object) -> bool:
     """Whether ``values`` is a scipy matrix."""
     return bool(sp.issparse(values))
+
+
+@typed
+def check_options(num_classes: int | None, name: str, symmetrise: bool, directed: bool, task: str | None) -> None:
+    """Refuse options of a graph that are not of these types."""
 
 
 def as_tensor(what: str, values: object) -> Tensor:
@@ -41,6 +46,8 @@ def as_tensor(what: str, values: object) -> Tensor:
         made = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise GraphError(f"expected {what} as an array of numbers (got {type(values).__name__}: {error})") from error
+    if made.layout != torch.strided:
+        raise GraphError(f"expected a dense {what} (got a sparse tensor): pass its entries, or {what}.to_dense()")
     return made.long() if made.dtype in (torch.uint16, torch.uint32, torch.uint64) else made
 
 

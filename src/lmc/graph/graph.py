@@ -198,6 +198,7 @@ class Graph:
                 as whole numbers as floats or one-hot rows.
             weight: factors on the losses of nodes [n], at least 0. The loss is the weighted mean over training nodes.
         """
+        checks.check_options(num_classes, name, symmetrise, directed, task)
         splits = dict(zip(SPLITS, (train, val, test), strict=True))
         edges = partial(
             checked_edges, checks.as_edges(edge_index), symmetrise=symmetrise, directed=directed,

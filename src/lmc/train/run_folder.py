@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -24,7 +25,7 @@ from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
 from lmc.methods import Method
-from lmc.results import EpochRecord, append_lines, read_lines, write_lines
+from lmc.results import EpochRecord, append_lines, as_lines, read_lines, write_lines
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Position
 from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, read_optimizer, read_scheduler
@@ -129,6 +130,8 @@ class RunFolder:
         self._run, self._optimizer, self._config = run, optimizer, config
         self._every, self._unit = interval(checkpoint_every)
         self._write_seconds = 0.0
+        self._recorded = hashlib.sha256()
+        """The digest of the records so far. A checkpoint contains it, since their file is text that can be edited."""
         self._mark_saved(Position())
 
     def load(self) -> Position | None:
@@ -143,8 +146,15 @@ class RunFolder:
                 raise CheckpointError(
                     f"expected a checkpoint in {self.path} (got {len(records)} recorded epochs without one): {RESTORE}"
                 )
+            records = records[: 0 if position is None else position.epoch]
+            self._recorded.update(as_lines(records))
+            if position is not None and position.extras.get("records") != self._recorded.hexdigest():
+                raise CheckpointError(
+                    f"expected the records that were written to {self._epochs} (got others: the file was changed): "
+                    f"{RESTORE}"
+                )
             replace(self.path / "config.json", self._config.encode())
-            write_lines(self._epochs, records[: 0 if position is None else position.epoch])
+            write_lines(self._epochs, records)
         if position is not None:
             self._mark_saved(position)
         return position
@@ -156,6 +166,7 @@ class RunFolder:
     def save(self, position: Position) -> None:
         """Write a checkpoint; the records of its epochs reach the disk before it."""
         started = time.monotonic()
+        position.extras["records"] = self._recorded.hexdigest()
         with self._writing():
             sync(self._epochs)
             checkpoint.save(self.path, self._run, self._optimizer, position)
@@ -179,6 +190,7 @@ class RunFolder:
         """Write the record of an epoch."""
         with self._writing():
             append_lines(self._epochs, [record])
+        self._recorded.update(as_lines([record]))
 
     def save_best(self, epoch: int, parameters: Mapping[str, Tensor]) -> None:
         """Write the parameters of the best epoch, with its number."""
