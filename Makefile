@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: venv demo test lint mutants
+.PHONY: venv demo test lint mutants campaign
 
 venv: $(STAMP)
 
@@ -29,3 +29,7 @@ test: lint
 # faults in the rules, each of which a test has to find: about 20 minutes, so it is not part of the tests
 mutants: $(STAMP)
 	$(BIN)/python tests/campaigns/mutants.py
+
+# kills, faults, damaged files, generated inputs and misuse: about 15 minutes; the tests run a fixed share of it
+campaign: $(STAMP)
+	$(BIN)/python tests/campaigns/campaign.py --write
