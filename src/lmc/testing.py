@@ -150,7 +150,7 @@ def _tried(name: str, measure: Callable[[], float], hint: str) -> Check:
 
 
 def _graph(model: Model) -> Graph:
-    """A ring with random chords."""
+    """A ring with random chords, with the weights and features of edges that a wrapped network reads."""
     g, n = torch.Generator().manual_seed(0), NUM_NODES
     ring = torch.stack([torch.arange(n), (torch.arange(n) + 1) % n])
     order = torch.randperm(n, generator=g)
@@ -158,6 +158,10 @@ def _graph(model: Model) -> Graph:
     x = torch.randn(n, model.in_width, generator=g, dtype=torch.float64)
     y = torch.randint(model.out_width, (n,), generator=g)
     splits: dict[str, Any] = {"train": order[: n // 2], "val": order[n // 2 : -5], "test": order[-5:]}
+    if model.owns_forward:
+        attr = None if model.edge_dim is None else torch.randn(3 * n, model.edge_dim, generator=g, dtype=torch.float64)
+        weight = torch.rand(3 * n, generator=g, dtype=torch.float64) if model.reads_edge_weight else None
+        splits |= {"edge_attr": attr, "edge_weight": weight}
     classes = model.out_width
     return Graph.from_edges(edges, x, y, **splits, num_classes=classes, name="check_model", symmetrise=True)
 
@@ -171,7 +175,7 @@ def _plain(model: Model, g: Graph, loss: Loss | None) -> tuple[dict[str, Tensor]
 
         def forward() -> Tensor:
             with CoreRowsMode([], g.num_nodes, Pass(dropout=False)):
-                return model(x.double(), edges)
+                return model(x.double(), edges, edge_weight=g.edge_weight, edge_attr=g.edge_attr)
     else:
         matrices, kinds = model.matrices(g.adj, torch.float64)
         operators = [Aggregation.exact(matrices[k]) for k in kinds]

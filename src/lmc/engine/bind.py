@@ -44,6 +44,11 @@ def bind(
     _check_method(schedule or method, method, kind, model, placement)
     model.check_on(graph)
     row_dtype(placement, model)  # what it refuses is refused before the graph is divided
+    if graph.edge_attr is not None and not method.traits.edge_features:
+        raise ConfigError(
+            f"expected a graph without edge_attr for {method.traits.title} (got edge_attr): it samples entries of P, "
+            "which hold no features of edges; use LMC4Conv, GAS, ClusterGCN, BackwardSGD or FullBatch"
+        )
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
         parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
@@ -114,12 +119,17 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"
         )
-    for name, reads in (("edge_weight", model.reads_edge_weight), ("edge_attr", model.reads_edge_attr)):
+    for name, reads in (("edge_weight", model.reads_edge_weight), ("edge_attr", model.edge_dim is not None)):
         if getattr(graph, name) is not None and not reads:
             raise ConfigError(
                 f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
                 f"{_READERS[name]}, or load the graph without {name}"
             )
+    if graph.edge_attr is not None and graph.edge_attr.shape[1] != model.edge_dim:
+        raise ConfigError(
+            f"expected edge_attr [E, {model.edge_dim}] for {type(model).__name__} (got {list(graph.edge_attr.shape)}): "
+            "change the edge_dim of its convolutions"
+        )
     if not targets and graph.num_features != model.in_width:
         raise ConfigError(
             f"expected a graph with the {model.in_width} features that the model was made for (got "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +86,8 @@ class Batch:
         return (x.select_rows(rows).to_dense() if isinstance(x, CSR) else x[rows]).to(ext.device)
 
     @cached_property
-    def edge_index(self) -> Tensor:
-        """All edges between rows of the batch, [2, E] in batch numbering as PyG has them, without self-loops."""
+    def _edges(self) -> CSR:
+        """The adjacency between rows of the batch, in batch numbering."""
         adj, ext = self._graph().adj, self.ext
         if ext.unique().numel() < ext.numel():
             raise GraphError(
@@ -96,18 +96,36 @@ class Batch:
         row = torch.full((adj.num_rows,), -1, dtype=torch.int64, device=ext.device)
         row[ext] = torch.arange(ext.numel(), device=ext.device)
         entries = adj.select_rows(ext)
-        edges = torch.stack([row[entries.indices.long()], entries.row_index()])
-        return edges[:, edges[0] >= 0]
+        columns = row[entries.indices.long()]
+        return replace(entries, indices=columns, _cache={}).filtered(columns >= 0)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """All edges between rows of the batch, [2, E] in batch numbering as PyG has them, without self-loops."""
+        return torch.stack([self._edges.indices, self._edges.row_index()])
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """The weights of the edges in ``edge_index``; None where the graph has none."""
+        return self._edges.values
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """The features of the edges in ``edge_index``; None where the graph has none."""
+        return self._edges.edge_data
 
     def to_data(self) -> Data:
         """This batch in the form of PyG's loaders: a ``Data`` with ``x y edge_index n_id batch_size`` and the masks.
 
-        The ``batch_size`` core rows come first. Histories and edge weights of the method are not included.
+        The ``batch_size`` core rows come first. Weights and features of edges are included where the graph has them;
+        histories and operators of the method are not.
         """
         from torch_geometric.data import Data
 
         masks = {f"{split}_mask": getattr(self._graph(), split)[self.ext] for split in SPLITS}
-        return Data(x=self.x, edge_index=self.edge_index, y=self.y, n_id=self.n_id, batch_size=self.num_core, **masks)
+        given = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
+        more = masks | {name: value for name, value in given.items() if value is not None}
+        return Data(x=self.x, edge_index=self.edge_index, y=self.y, n_id=self.n_id, batch_size=self.num_core, **more)
 
     @cached_property
     def ext(self) -> Tensor:

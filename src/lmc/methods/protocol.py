@@ -74,6 +74,7 @@ class Traits:
             "renormalised" (:class:`lmc.models.Pass`).
         several_matrices: the layers of a model may aggregate with different matrices.
         supports_bfloat16: rows, tables and P may be bfloat16.
+        edge_features: its operators keep the features of edges, for wrapped networks whose messages read them.
         keeps_batches: fixed batches are small enough to be kept on the device.
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
@@ -96,6 +97,7 @@ class Traits:
     batch_norm: Literal["core", "pooled", "renormalised"] = "core"
     several_matrices: bool = True
     supports_bfloat16: bool = True
+    edge_features: bool = True
     keeps_batches: bool = True
     draws_concurrently: bool = False
     sweeps: bool = False

@@ -23,7 +23,7 @@ UNBIASED_AGGREGATION = "unbiased aggregation"
 class SampledTraits(Traits):
     """The traits of methods that sample: the gradient of a batch is plain autograd of the sampled computation, so every
     computed row counts; each layer reads other rows, so nothing is prefetched; sampled entries of P are weighed by sums
-    of them, so they are not rounded to bfloat16."""
+    of them, so they are not rounded to bfloat16; and they are drawn without the features of their edges."""
 
     facts: frozenset[str] = frozenset()
     reads: tuple[str, ...] = ()
@@ -31,6 +31,7 @@ class SampledTraits(Traits):
     grad_from_all_rows: bool = True
     several_matrices: bool = False
     supports_bfloat16: bool = False
+    edge_features: bool = False
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ class Model(nn.Module, ABC):
         """Whether edge weights change the result, as they do where P is what messages are summed with."""
         return self.linear
 
-    reads_edge_attr: bool = False
-    """Whether edge features change the result."""
+    edge_dim: int | None = None
+    """The width of the edge features that messages read; None: they read none."""
 
     @property
     def message_widths(self) -> dict[int, int]:

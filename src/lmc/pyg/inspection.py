@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.pyg.matrices import aggregation_of
+from lmc.pyg.network_call import NetworkCall
 from lmc.pyg.propagate_hook import Call, PropagateSpec, convolutions_of, log_sum_exp, node_arguments, source
 from lmc.pyg.recording import RecordedCall, Recording, Sample, reason, record
 from lmc.pyg.row_checks import RowChecks, UseOfPX, close
@@ -38,7 +40,41 @@ class Inspection(NamedTuple):
     use_of_px: UseOfPX
 
 
-def inspect_network(network: nn.Module, call: Call, in_width: int) -> Inspection:
+def edge_data_read(network: nn.Module, call: NetworkCall, in_width: int) -> NetworkCall:
+    """The call with what the network reads of the edges: what changes its result on a small graph."""
+    probe, edges = probe_of(network), _ring_with_chords(NUM_NODES)
+    x = torch.randn(NUM_NODES, in_width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def result(weight_seed: int | None, attr_seed: int | None) -> Any:
+        """What the network returns with random edge data; None where it does not run with them."""
+        try:
+            sample = with_edge_data(Sample(x, edges, False), weight_seed, attr_seed, call.edge_dim)
+            return record(probe, call, sample).logits
+        except ConfigError:
+            return None
+
+    def differ(a: Any, b: Any) -> bool:
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and not torch.equal(a, b)
+
+    weight = 1 if "edge_weight" in call.required else None
+    features = call.edge_dim is not None and differ(result(weight, 1), result(weight, 2))
+    attr = 1 if features else None
+    weights = "edge_weight" in call.accepted and differ(result(1, attr), result(2, attr))
+    return replace(call, edge_dim=call.edge_dim if features else None, reads_edge_weight=weights)
+
+
+def with_edge_data(sample: Sample, weight_seed: int | None, attr_seed: int | None, edge_dim: int | None) -> Sample:
+    """The sample with random edge weights and features, where they have a seed."""
+    m, weight, attr = sample.edges.shape[1], None, None
+    if weight_seed is not None:
+        weight = 0.5 + torch.rand(m, generator=torch.Generator().manual_seed(weight_seed), dtype=torch.float64)
+    if attr_seed is not None and edge_dim is not None:
+        generator = torch.Generator().manual_seed(attr_seed)
+        attr = torch.randn(m, edge_dim, generator=generator, dtype=torch.float64)
+    return sample._replace(edge_weight=weight, edge_attr=attr)
+
+
+def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Inspection:
     """Inspect a network; :class:`ConfigError` if methods cannot train it by batches."""
     if not convolutions_of(network):
         raise ConfigError(
@@ -49,7 +85,8 @@ def inspect_network(network: nn.Module, call: Call, in_width: int) -> Inspection
 
     def sample(num_nodes: int, scale: float, training: bool) -> Sample:
         x = scale * torch.randn(num_nodes, in_width, generator=generator, dtype=torch.float64)
-        return Sample(x, _ring_with_chords(num_nodes), training)
+        plain = Sample(x, _ring_with_chords(num_nodes), training)
+        return with_edge_data(plain, num_nodes if call.reads_edge_weight else None, num_nodes, call.edge_dim)
 
     samples = sample(NUM_NODES, 1, False), sample(NUM_NODES, LARGE, False), sample(MANY_NODES, 1, True)
     recordings = [record(probe, call, each, scaled=each is samples[0]) for each in samples]
@@ -100,7 +137,8 @@ def sample_of(graph: Graph, num_nodes: int) -> Sample:
     at = torch.searchsorted(nodes, src).clamp(max=nodes.numel() - 1)
     inside = nodes[at] == src
     x = graph.x.select_rows(nodes.to(graph.x.device)).to_dense() if isinstance(graph.x, CSR) else graph.x[nodes]
-    return Sample(x.double().cpu(), torch.stack([at, dst])[:, inside], training=True)
+    data = (None if part is None else part.double().cpu()[inside] for part in (rows.values, rows.edge_data))
+    return Sample(x.double().cpu(), torch.stack([at, dst])[:, inside], True, *data)
 
 
 def _check_on(probe: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], sample: Sample) -> None:
@@ -170,13 +208,15 @@ def _spec(recorded: Sequence[tuple[Recording, RecordedCall]]) -> PropagateSpec:
         _check_edges(each, recording.sample, where)
         if not isinstance(each.out, Tensor) or each.out.shape[0] != recording.sample.num_nodes:
             raise ConfigError(f"expected one row per node from {where} (got {_kind(each.out)})")
-    weight = _edge_weight(calls[:2], where)
+    features = _edge_features(*recorded[0])
+    weight = _edge_weight(calls[:2], where, features)
     all_heads = {_heads(each) for each in calls}
     heads = all_heads.pop() if len(all_heads) == 1 else 0
     linear = not call.updates and not heads and all(_is_linear(each, weight) for each in calls)
     message_width = source(call.kwargs["x"]).flatten(1).shape[1] if linear else 0
     written = any(each.written for each in calls)
-    return PropagateSpec(call.name, linear, weight, tuple(call.out.shape[1:]), message_width, heads, written)
+    shape = tuple(call.out.shape[1:])
+    return PropagateSpec(call.name, linear, weight, shape, message_width, heads, written, features)
 
 
 def _check_edges(call: RecordedCall, sample: Sample, where: str) -> None:
@@ -202,18 +242,33 @@ def _pairs(edges: Tensor) -> set[tuple[int, int]]:
     return {(a, b) for a, b in edges.t().tolist() if a != b}
 
 
-def _edge_weight(calls: Sequence[RecordedCall], where: str) -> str | None:
+def _edge_features(recording: Recording, call: RecordedCall) -> str | None:
+    """The argument that holds the edge features as they were given, apart from those of self-loops."""
+    attr, (src, dst), n = recording.sample.edge_attr, call.edges, recording.sample.num_nodes
+    if attr is None:
+        return None
+    given = recording.sample.edges[1] * n + recording.sample.edges[0]
+    order, kept = given.argsort(), src != dst
+    rows = attr[order[torch.searchsorted(given[order], (dst * n + src)[kept])]]
+    for name, value in call.arguments.items():
+        fits = isinstance(value, Tensor) and value.shape == (src.numel(), attr.shape[1])
+        if fits and torch.equal(value[kept], rows):
+            return name
+    return None
+
+
+def _edge_weight(calls: Sequence[RecordedCall], where: str, features: str | None) -> str | None:
     """The argument that holds one constant number per edge, from calls on the same graph."""
     call = calls[0]
     nodes, num_edges = node_arguments(call.convolution), call.edges.shape[1]
     others = {k: v for k, v in call.kwargs.items() if isinstance(v, Tensor) and k not in nodes | call.updates.keys()}
-    names = [k for k, v in others.items() if v.shape[:1] == (num_edges,)]
+    names = [k for k, v in others.items() if v.shape[:1] == (num_edges,) and k != features]
     for name in names:
         v = call.kwargs[name]
         if len(names) > 1 or v.numel() != num_edges or not all(torch.equal(v, each.kwargs[name]) for each in calls):
             raise ConfigError(
-                f"expected at most one constant number per edge in {where} (got {', '.join(names)}): compute what "
-                "depends on the rows in edge_update or message"
+                f"expected at most one constant number per edge in {where}, and edge_attr as it was given (got "
+                f"{', '.join(names)}): compute what depends on rows or parameters in edge_update or message"
             )
     return names[0] if names else None
 

@@ -28,8 +28,8 @@ from lmc.models.gat import log_sum_exp
 from lmc.models.passes import Operator
 from lmc.pyg.core_rows_mode import CoreRowsMode
 
-Call = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""(network, x, edge_index) -> logits: how the network is called."""
+Call = Callable[..., Any]
+"""(network, x, edge_index, edge_weight, edge_attr) -> logits: how the network is called; the last two are optional."""
 ChooseState = Callable[[int, Callable[[Operator], Tensor]], Tensor]
 """(l, layer) -> the state that the network goes on with; ``layer(P)`` computes s^l with the operator P."""
 
@@ -46,6 +46,7 @@ class PropagateSpec:
         message_width: the numbers in a row of x, where ``linear``.
         heads: of a softmax over the neighbours, whose logarithmic normaliser is stored at the end of the state.
         written: the network changes the result in place, so it gets a copy.
+        features: the argument, of ``propagate`` or of ``edge_updater``, that holds the edge features.
     """
 
     name: str
@@ -55,6 +56,7 @@ class PropagateSpec:
     message_width: int
     heads: int = 0
     written: bool = False
+    features: str | None = None
 
     @property
     def width(self) -> int:
@@ -257,7 +259,7 @@ class EdgesInto:
     """The edges of the matrix A that end in some of its ``rows``, for one convolution in a batch of ``num_rows``."""
 
     def __init__(self, A: CSR, rows: slice, num_rows: int, convolution: nn.Module, spec: PropagateSpec) -> None:
-        self.edges, self.values = edges_into(A, rows)
+        self.edges, self.values, self.data = edges_into(A, rows)
         self.rows, self.num_cols, self.num_rows = rows, A.num_cols, num_rows
         self.convolution, self.spec = convolution, spec
 
@@ -280,6 +282,9 @@ class EdgesInto:
         """An argument restricted to these edges; ``at_ends``: the convolution reads it at the ends of an edge."""
         if isinstance(value, EdgeUpdate):
             return self._run("edge_updater", value.kwargs)
+        if name == self.spec.features and isinstance(value, Tensor):  # weights of the graph's edges come before them
+            known = self.data is not None and self.data.dim() == 2
+            return self.data[:, -value.shape[1] :] if known and self.data is not None else None
         if name == self.spec.weight:
             return self.values if value is None else self.values.view(-1, *value.shape[1:])
         if at_ends and isinstance(value, Tensor | tuple | list):
@@ -327,14 +332,15 @@ def source(x: Any) -> Tensor:
     return x[0] if isinstance(x, tuple | list) else x
 
 
-def edges_into(A: CSR, rows: slice) -> tuple[Tensor, Tensor]:
-    """The non-zero entries of some rows as [source, target - rows.start], and their values; cached in A."""
+def edges_into(A: CSR, rows: slice) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The non-zero entries of some rows as [source, target - rows.start], their values and edge data; cached in A."""
     key = f"edges {rows.start} {rows.stop}"
     if key not in A._cache:
         first, last = int(A.indptr[rows.start]), int(A.indptr[rows.stop])
         row, col, values = A.row_index()[first:last], A.indices[first:last].long(), A.data[first:last]
         nonzero = values != 0
-        A._cache[key] = (torch.stack([col[nonzero], row[nonzero] - rows.start]), values[nonzero])
+        data = None if A.edge_data is None else A.edge_data[first:last][nonzero]
+        A._cache[key] = (torch.stack([col[nonzero], row[nonzero] - rows.start]), values[nonzero], data)
     found = A._cache[key]
     assert isinstance(found, tuple)
     return found

@@ -45,11 +45,14 @@ _CONSTANT = 0.6
 
 
 class Sample(NamedTuple):
-    """A small graph on which a network is run: features [n, in_width] in float64, edges [2, E] and the mode."""
+    """A small graph on which a network is run: features [n, in_width] in float64, edges [2, E], the mode, and the
+    weights [E] and features [E, k] of the edges that the network reads."""
 
     x: Tensor
     edges: Tensor
     training: bool
+    edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -86,10 +89,17 @@ class RecordedCall:
         """Whether the network has changed the result in place."""
         return getattr(self.live, "_version", 0) > self.version
 
-    def layer_edges(self, weight: str | None, linear: bool = True) -> LayerEdges:
-        """What this call sums over; ``weight`` is the argument that holds the weights of edges."""
-        of_edges = None if weight is None else self.kwargs[weight].detach().flatten()
-        return LayerEdges(self.edges, of_edges, aggregation_of(self.convolution) if linear else None)
+    def layer_edges(self, weight: str | None, linear: bool = True, features: str | None = None) -> LayerEdges:
+        """What this call sums over; ``weight`` and ``features`` are the arguments that hold those of edges."""
+        of_edges = None if weight is None else self.kwargs[weight]
+        of_edges = None if of_edges is None else of_edges.detach().flatten()
+        rows = None if features is None else self.arguments.get(features)
+        return LayerEdges(self.edges, of_edges, aggregation_of(self.convolution) if linear else None, rows)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``propagate``, and of ``edge_updater`` where it was called."""
+        return {name: value for given in (*self.updates.values(), self.kwargs) for name, value in given.items()}
 
     def weighted_sum(self, weight: str | None, x: Tensor) -> Tensor:
         """P x, if this call is a sum or mean over edges."""
@@ -140,7 +150,7 @@ def record(probe: nn.Module, call: Call, sample: Sample, scaled: bool = False) -
     probe.train(sample.training)
     try:
         with repeatable(probe), replaced_methods(probe, propagate, edge_updater), mode:
-            logits = call(probe, sample.x, sample.edges)
+            logits = call(probe, sample.x, sample.edges, sample.edge_weight, sample.edge_attr)
     except LmcError:
         raise
     except Exception as error:

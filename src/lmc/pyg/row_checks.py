@@ -175,10 +175,11 @@ def _operator(call: RecordedCall, spec: PropagateSpec, rows: Tensor) -> Aggregat
     n = rows.numel()
     position = torch.empty_like(rows)
     position[rows] = torch.arange(n)
-    layer = call.layer_edges(spec.weight, spec.linear)
+    layer = call.layer_edges(spec.weight, spec.linear, spec.features)
     src, dst = position[layer.edges]
     at = (dst * n + src).argsort()
-    return Aggregation.exact(from_rows(dst[at], src[at], layer.entries(n, torch.float64)[at], (n, n)))
+    P = from_rows(dst[at], src[at], layer.entries(n, torch.float64)[at], (n, n))
+    return Aggregation.exact(P if layer.features is None else replace(P, edge_data=layer.features[at], _cache={}))
 
 
 @dataclass

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +15,10 @@ from lmc.graph import CSR, Graph
 from lmc.models.base import Layer, Model
 from lmc.models.passes import Operator, Pass, evaluating
 from lmc.pyg.core_rows_mode import CoreRowsMode
-from lmc.pyg.inspection import check_on, inspect_network, sample_of
-from lmc.pyg.matrices import LayerEdges, aggregation_of, marked_symmetric, matrix_of, without_loops
-from lmc.pyg.propagate_hook import Call, ChooseState, HookedPass, replaced_methods
+from lmc.pyg.inspection import check_on, edge_data_read, inspect_network, sample_of
+from lmc.pyg.matrices import LayerEdges, aggregation_of, marked_symmetric, matrix_of, same_entries, without_loops
+from lmc.pyg.network_call import NetworkCall
+from lmc.pyg.propagate_hook import ChooseState, EdgeUpdate, HookedPass, replaced_methods
 
 MAX_CHECKED_NODES, MIN_CHECKED_NODES = 128, 8
 """Nodes of a user's graph on which ``bind`` compares a network with plain autograd."""
@@ -29,7 +28,9 @@ MAX_CHECKED_PRODUCTS = 2**28
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def wrap(network: nn.Module, in_width: int | None = None, output: int | str | None = None) -> Model:
+def wrap(
+    network: nn.Module, in_width: int | None = None, output: int | str | None = None, *, edge_dim: int | None = None
+) -> Model:
     """A network of PyG convolutions as a model for every method of this library.
 
     The network is not copied: training the model trains the network. Its ``forward`` is called with
@@ -42,6 +43,9 @@ def wrap(network: nn.Module, in_width: int | None = None, output: int | str | No
         in_width: feature width; by default the ``in_channels`` or ``in_features`` of the network. A network with lazy
             modules is initialised with it, by default with the width of the first graph that it is used on.
         output: the entry to train, where the network returns a tuple, a list or a dict.
+        edge_dim: width of the edge features, where ``forward`` takes ``edge_attr``; by default that of its first
+            convolution that names one. ``edge_weight`` and ``edge_attr`` of the graph are passed on to a ``forward``
+            that takes them, cut to the batch.
     """
     if isinstance(network, Model):
         return network
@@ -52,7 +56,7 @@ def wrap(network: nn.Module, in_width: int | None = None, output: int | str | No
             "expected a network that is not compiled (got one of torch.compile, whose convolutions cannot be "
             "intercepted): wrap the network itself, and compile it after training"
         )
-    model = WrappedNetwork(network, NetworkCall.of(network, output))
+    model = WrappedNetwork(network, NetworkCall.of(network, output, edge_dim))
     if in_width is not None or not _is_lazy(network):
         model.initialise(_in_width(network) if in_width is None else in_width)
     return model
@@ -66,9 +70,8 @@ class WrappedNetwork(Model):
     transforms_before_aggregating = True
     lin_in = act_in = lin_out = None
     dropout = input_dropout = 0.0
-    reads_edge_weight = False
 
-    def __init__(self, network: nn.Module, call: Call) -> None:
+    def __init__(self, network: nn.Module, call: NetworkCall) -> None:
         super().__init__()
         self.network, self._call = network, call
 
@@ -88,7 +91,8 @@ class WrappedNetwork(Model):
             p = next(self.network.parameters())
             x, edges = torch.zeros(2, in_width, dtype=p.dtype, device=p.device), torch.tensor([[0, 1], [1, 0]])
             with torch.no_grad(), evaluating(self.network):
-                self._call(self.network, x, edges.to(p.device))
+                self._call.with_zeros(self.network, x, edges.to(p.device))
+        self._call = edge_data_read(self.network, self._call, in_width)
         found = inspect_network(self.network, self._call, in_width)
         self.specs, self.in_width, self.out_width = found.specs, in_width, found.out_width
         self.aggregates_features = found.use_of_px != "none"
@@ -137,6 +141,14 @@ class WrappedNetwork(Model):
     def exact(self) -> bool:
         return all(spec.linear or spec.heads for spec in self.specs)
 
+    @property
+    def reads_edge_weight(self) -> bool:
+        return self._call.reads_edge_weight
+
+    @property
+    def edge_dim(self) -> int | None:  # type: ignore[override]
+        return self._call.edge_dim
+
     def completes_halo(self, l: int) -> bool:
         return self.specs[l - 1].heads > 0
 
@@ -150,7 +162,10 @@ class WrappedNetwork(Model):
     def layer(self, l: int) -> Layer:
         raise ConfigError("expected a model of lmc.models (got a wrapped network): it has no layers of its own")
 
-    def forward(self, x: Tensor | CSR, P: Any, p: Any = None, *, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | CSR, P: Any, p: Any = None, *, edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Logits of every row.
 
         With a PyG ``edge_index`` as P this is the network's own forward pass. With an operator of this library, or a
@@ -158,7 +173,7 @@ class WrappedNetwork(Model):
         """
         if isinstance(P, Tensor):
             rows, weight = x.to_dense() if isinstance(x, CSR) else x, p if edge_weight is None else edge_weight
-            return self._call(self.network, rows, P) if weight is None else self.network(rows, P, edge_weight=weight)
+            return self._call(self.network, rows, P, weight, edge_attr)
         operators: Sequence[Operator] = P if isinstance(P, Sequence) else [P] * self.num_layers
         return self.run_forward(x, p or Pass(), lambda l, layer: layer(operators[l - 1]))
 
@@ -180,7 +195,7 @@ class WrappedNetwork(Model):
         kinds = []
         for layer in self._layer_edges(adj):
             P = matrix_of(adj, layer, dtype)
-            same = [k for k, other in enumerate(found) if torch.equal(P.data, other.data)]
+            same = [k for k, other in enumerate(found) if same_entries(P, other)]
             if not same:
                 found.append(marked_symmetric(P))
             kinds.append(same[0] if same else len(found) - 1)
@@ -205,13 +220,18 @@ class WrappedNetwork(Model):
             spec = self.specs[len(found)]
             weight = None if spec.weight is None else kwargs[spec.weight]
             weight = None if weight is None else weight.flatten()
-            found.append(LayerEdges(edge_index, weight, aggregation_of(convolution) if spec.linear else None))
+            updates = [value.kwargs for value in kwargs.values() if isinstance(value, EdgeUpdate)]
+            features = next((each[spec.features] for each in (*updates, kwargs) if spec.features in each), None)
+            aggregation = aggregation_of(convolution) if spec.linear else None
+            found.append(LayerEdges(edge_index, weight, aggregation, features))
             return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
 
         x = torch.zeros(1, self.in_width, dtype=dtype, device=adj.device).expand(n, -1)
         exact = torch.autocast(adj.device.type, enabled=False)
+        edges = torch.stack([adj.indices.long(), adj.row_index()])
+        data = (None if part is None else part.to(dtype) for part in (adj.values, adj.edge_data))
         with evaluating(network), torch.no_grad(), exact, replaced_methods(network, propagate):
-            self._call(network, x, torch.stack([adj.indices.long(), adj.row_index()]))
+            self._call(network, x, edges, *data)
         return found
 
 
@@ -228,47 +248,6 @@ def _in_width(network: nn.Module) -> int:
             if isinstance(width, int) and width > 0:
                 return width
     raise ConfigError(f"expected a network that says its feature width (got {type(network).__name__}): pass in_width")
-
-
-@dataclass(frozen=True)
-class NetworkCall:
-    """How a network is called: with (x, edge_index) or a Data that holds them; ``output`` names an entry of its
-    result."""
-
-    takes_data: bool
-    output: int | str | None
-
-    @classmethod
-    def of(cls, network: nn.Module, output: int | str | None) -> NetworkCall:
-        """The call that fits the arguments of the network's ``forward``."""
-        parameters = list(inspect.signature(network.forward).parameters.values())
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        takes_data = len(positional) == 1
-        others = [p for p in parameters if p not in positional[: 1 if takes_data else 2]]
-        required = [p.name for p in others if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        if required:
-            raise ConfigError(
-                f"expected forward(x, edge_index) or forward(data) in {type(network).__name__} (got the required "
-                f"arguments {', '.join(required)} too): give them defaults, or wrap a module that passes them"
-            )
-        return cls(takes_data, output)
-
-    def __call__(self, network: nn.Module, x: Tensor, edge_index: Tensor) -> Any:
-        if self.takes_data:
-            from torch_geometric.data import Data
-
-            out = network(Data(x=x, edge_index=edge_index))
-        else:
-            out = network(x, edge_index)
-        if self.output is None:
-            return out
-        entries = out if isinstance(out, dict) else dict(enumerate(out if isinstance(out, tuple | list) else ()))
-        if self.output not in entries:
-            raise ConfigError(
-                f"expected an entry {self.output!r} in the result of {type(network).__name__} (got "
-                f"{type(out).__name__} with {list(entries) or 'no entries'}): pass the output to train to lmc.wrap"
-            )
-        return entries[self.output]
 
 
 def _is_recordable(network: nn.Module) -> bool:
