@@ -182,7 +182,10 @@ def read_lines(path: Path) -> list[EpochRecord]:
 
 def read_errors(path: Path) -> list[ErrorRecord]:
     """The measurements in a file; of an epoch that was trained twice, after an interruption, the last one counts."""
-    return list({record.epoch: record for record in read_records(path, ErrorRecord)}.values())
+    records = read_records(path, ErrorRecord)
+    if any(record.layers.keys() != records[0].layers.keys() for record in records):
+        raise CheckpointError(f"expected the same layers in every line of {path} (got others): {RESTORE}")
+    return list({record.epoch: record for record in records}.values())
 
 
 def read_records(path: Path, kind: type[R]) -> list[R]:

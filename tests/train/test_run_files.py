@@ -441,6 +441,8 @@ def test_records_are_appended_after_a_line_that_was_cut_off(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes()[:-1])  # the record is whole, and only its line is not
     append_lines(path, records[1:2])
     assert [r.epoch for r in read_errors(path)] == [1, 3, 2]
+    append_lines(path, [ErrorRecord(4, {"layer 1": 0.5}, 0.5)])
+    assert "the same layers in every line" in refusal(lambda: read_errors(path))
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
