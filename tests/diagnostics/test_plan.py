@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import lmc
+from helpers import weighted_graph
 from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, remedy
-from lmc.diagnostics.plan import USABLE, Division, changes
+from lmc.diagnostics.plan import USABLE, Division, _structure, changes
 from lmc.diagnostics.probe import BatchSize, batch_bytes, batch_sizes, graph_with_batch
 from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec
@@ -262,3 +263,25 @@ def test_a_full_batch_has_a_plan(graph: lmc.Graph, cls: type[GCN]) -> None:
     assert (found.num_batches, found.batch.core, found.batch.halo) == (1, graph.num_nodes, 0)
     sizes = {item.name: item.size for item in found.items}
     assert sizes["batches"] < 0.5 * batch_bytes(batch)  # P is counted with the structure
+
+
+def test_the_structure_counts_edge_weights_and_the_transpose_of_a_directed_graph() -> None:
+    plain = lmc.load("tiny-like", scale=0.2)
+    weighted = dataclasses.replace(plain, adj=dataclasses.replace(plain.adj, values=torch.ones(plain.adj.nnz)))
+    directed = dataclasses.replace(weighted, adj=dataclasses.replace(weighted.adj, symmetric=False))
+    problems = [GAS().bind(g, model_for(g, 8)).problem for g in (plain, weighted, directed)]
+    sizes = [sum(item.size for item in _structure(problem.graph, problem)) for problem in problems]
+    P, back = problems[1].P, problems[2].P.t()
+    assert P.edge_data is not None
+    assert sizes[1] - sizes[0] == P.edge_data.nbytes + problems[1].graph.adj.data.nbytes
+    assert sizes[2] - sizes[1] == back.indptr.nbytes + back.indices.nbytes + back.data.nbytes
+
+
+def test_a_small_graph_has_the_edge_data_and_the_direction_of_the_graph() -> None:
+    g = weighted_graph(directed=True)
+    g = dataclasses.replace(g, adj=dataclasses.replace(g.adj, edge_data=torch.ones(g.adj.nnz, 3)))
+    small, _ = graph_with_batch(g, BatchSize(6, 3, 8, 5, 2))
+    assert small.directed
+    assert small.edge_weight is not None
+    assert small.edge_attr is not None
+    assert (small.edge_weight.dtype, small.edge_attr.shape) == (torch.float64, (small.adj.nnz, 3))

@@ -26,8 +26,9 @@ from lmc.engine import Run
 from lmc.engine.exact import exact_adjoints, exact_states
 from lmc.errors import ConfigError, GraphError
 from lmc.graph import Graph, normalise
-from lmc.methods import CMC, GAS, LADIES, SSE, ClusterGCN, CMC4Rec, DropEdge, LMC4Conv, LMC4Rec
+from lmc.methods import CMC, GAS, LADIES, SSE, ClusterGCN, CMC4Rec, DropEdge, LMC4Conv, LMC4Rec, Method
 from lmc.models import GAT, GCN, GIN, Pass, RecGCN
+from lmc.stores import Placement
 
 ONE_PART = [name for name, cls in RECURRENT.items() if "exact on one part" in cls.traits.facts]
 EXACT = [name for name, cls in RECURRENT.items() if "exact with exact histories" in cls.traits.facts and name != "full"]
@@ -205,3 +206,13 @@ def test_exact_passes_of_recurrent_models_by_chunks_are_those_of_the_whole(g: Gr
         passes = exact_adjoints(run.problem, chunks, [states], lambda _, width: run.problem.table(width))
         found.append(torch.cat([states.data(), *(table.data() for _, table in passes)]))
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", [LMC4Conv(clusters_per_batch=1, redraw=True), ClusterGCN(clusters_per_batch=1)])
+def test_weights_and_transposes_are_read_from_the_host(g: Graph, method: Method) -> None:
+    found = []
+    for placement in (Placement("cpu"), Placement("cpu", "host", "host", "host")):
+        run = method.bind(g, make("gcn", g), parts_of(g), placement)
+        run.refresh()
+        found.append(sweep(run))
+    assert all(torch.equal(a, found[1][k]) for k, a in found[0].items())

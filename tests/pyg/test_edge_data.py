@@ -93,7 +93,7 @@ def plain_gradient(g: Graph, model: lmc.models.Model) -> dict[str, Tensor]:
 def test_the_whole_graph_is_plain_pyg(name: str) -> None:
     g, model = case(name)
     want = plain_gradient(g, model)
-    for method in (FullBatch(), LMC4Conv(), GAS(), ClusterGCN()):
+    for method in (FullBatch(), LMC4Conv(), ClusterGCN()):
         run = method.bind(g, model, torch.zeros(g.num_nodes, dtype=torch.int64))
         assert worst_error(sweep(run), want) < 1e-10, method
     torch.testing.assert_close(lmc.predict(model, g), plain_logits(g, model).detach(), rtol=1e-6, atol=1e-6)
@@ -101,7 +101,7 @@ def test_the_whole_graph_is_plain_pyg(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_batches_give_the_gradient_of_plain_pyg(name: str) -> None:
-    g, model = case(name, directed=name != "gatv2")
+    g, model = case(name, directed=name != "gatv2")  # one of them undirected
     want = plain_gradient(g, model)
     assert worst_error(sweep(BackwardSGD(clusters_per_batch=1).bind(g, model, parts_of(g))), want) < 1e-9
     exact = [LMC4Conv(alpha=0.0, clusters_per_batch=1)] if model.exact else []
@@ -111,7 +111,7 @@ def test_batches_give_the_gradient_of_plain_pyg(name: str) -> None:
         assert worst_error(sweep(run), want) < 1e-9, method
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["graphconv-max", "gine", "data"])
 def test_core_rows_read_all_of_their_edges(name: str) -> None:
     """With exact histories the loss of every batch is that of plain PyG, whatever happens to the adjoints."""
     g, model = case(name)
@@ -128,7 +128,7 @@ def test_core_rows_read_all_of_their_edges(name: str) -> None:
     model.zero_grad()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["gcn", "gatv2", "data"])
 def test_cluster_gcn_is_plain_pyg_on_the_subgraph(name: str) -> None:
     g, model = case(name)
     run = ClusterGCN(clusters_per_batch=2).bind(g, model, parts_of(g))
@@ -164,10 +164,9 @@ def test_a_batch_holds_the_weights_and_features_of_its_edges() -> None:
 
 
 def test_check_model_gives_a_network_the_edge_data_that_it_reads() -> None:
-    for name in ("gcn", "gatv2"):
-        report = check_model(NETWORKS[name]())
-        assert report.ok, str(report)
-        assert report["exact with exact histories"].holds, str(report)
+    report = check_model(OfData())
+    assert report.ok, str(report)
+    assert report["exact with exact histories"].holds, str(report)
 
 
 class Encoded(nn.Module):

@@ -134,7 +134,8 @@ def _features(graph: Graph, problem: Problem) -> list[Item]:
 def _structure(graph: Graph, problem: Problem) -> list[Item]:
     n = graph.num_nodes
     entries, starts = _matrix_bytes(graph, problem)
-    edges = entries + 4 * (graph.adj.nnz + n + 1)  # P and the pattern of A
+    data = sum(a[0].nbytes for a in (graph.edge_weight, graph.edge_attr) if a is not None)  # in A and in every P
+    edges = entries + 4 * (graph.adj.nnz + n + 1) + data * (graph.adj.nnz + len(problem.matrices) * (graph.adj.nnz + n))
     # targets and splits; per node the start of its entries, its number in the user's graph and in a block
     nodes = starts + graph.y.nbytes + 3 * n + 8 * n + 4 * n * len(problem.matrices)
     if not problem.P.on_host:

@@ -52,7 +52,7 @@ class BatchSize:
 
 
 def batch_sizes(graph: Graph, clusters: Clusters, sample: int = SAMPLE) -> list[BatchSize]:
-    """The sizes of about ``sample`` batches of an epoch, evenly spaced."""
+    """The sizes of about ``sample`` batches of an epoch, evenly spaced; directed edges count in both directions."""
     adj = with_transpose(graph.adj.to("cpu"))
     drawn = clusters.epoch(0)
     return [_size(adj, clusters.order[clusters.core(parts)]) for parts in drawn[:: max(1, len(drawn) // sample)]]
@@ -122,7 +122,7 @@ def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placem
 def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:
     """A random graph whose part 0 makes a batch of this size, and the part of every node: 0 is the core, 1 the rest.
 
-    Features and targets have the widths and types of those of ``graph``.
+    Features, targets and edge data have the widths and types of those of ``graph``, and it is directed where that is.
     """
     g = torch.Generator().manual_seed(0)
     core, halo = size.core, size.halo
@@ -144,7 +144,12 @@ def graph_with_batch(graph: Graph, size: BatchSize) -> tuple[Graph, Tensor]:
     y = torch.zeros((n, *graph.y.shape[1:]), dtype=graph.y.dtype)
     masks: dict[str, Any] = {"train": node < n - 2, "val": node == n - 2, "test": node == n - 1}
     x, classes = _features(graph, n, g), graph.num_classes
-    small = Graph.from_edges(torch.cat(edges, 1), x, y, **masks, num_classes=classes, symmetrise=True, task=graph.task)
+    listed = torch.cat(edges, 1)
+    for name in ("edge_weight", "edge_attr"):
+        data = getattr(graph, name)
+        masks[name] = None if data is None else torch.ones(listed.shape[1], *data.shape[1:], dtype=data.dtype)
+    small = Graph.from_edges(listed, x, y, **masks, num_classes=classes, symmetrise=True, task=graph.task)
+    small = dataclasses.replace(small, adj=dataclasses.replace(small.adj, symmetric=not graph.directed))
     return small, (node >= core).long()
 
 

@@ -222,7 +222,9 @@ def _spec(recorded: Sequence[tuple[Recording, RecordedCall]]) -> PropagateSpec:
 def _check_edges(call: RecordedCall, sample: Sample, where: str) -> None:
     flow = call.convolution.flow
     if flow != "source_to_target":
-        raise ConfigError(f'expected flow="source_to_target" in {where} (got {flow!r}): the graph is undirected')
+        raise ConfigError(
+            f'expected flow="source_to_target" in {where} (got {flow!r}): reverse the edges of the graph instead'
+        )
     if not isinstance(call.edges, Tensor) or call.edges.layout is not torch.strided:
         raise ConfigError(f"expected an edge_index [2, E] in {where} (got {_kind(call.edges)}): do not convert it")
     got, given = _pairs(call.edges), _pairs(sample.edges)
