@@ -249,7 +249,7 @@ def weights_of(batch: Batch, g: Graph) -> Tensor:
     return weights * batch.weight
 
 
-def through_operators(g: Graph, model: Model, batch: Batch) -> Gradients:
+def through_operators(g: Graph, model: Model, batch: Batch, loss: Loss | None = None) -> Gradients:
     """The gradient of a batch of a method without tables: plain autograd through the matrices that it drew."""
     x = (g.x.to_dense() if isinstance(g.x, CSR) else g.x).double()
     if isinstance(batch.operators[0], Precomputed):
@@ -257,13 +257,16 @@ def through_operators(g: Graph, model: Model, batch: Batch) -> Gradients:
     logits = model(x[batch.n_id], batch.operators, Pass(dropout=False))
     nodes = batch.n_id[: batch.num_core]
     y, labelled = g.y[nodes], g.train[nodes].double()
-    if g.multi_label:
+    if loss is not None:
+        losses = loss(logits, y.clamp_min(0))
+    elif g.multi_label:
         losses = F.binary_cross_entropy_with_logits(logits, y.double(), reduction="none").mean(1)
     else:
         losses = F.cross_entropy(logits, y, reduction="none")
-    loss = (losses * labelled * weights_of(batch, g)[nodes]).sum() / g.num_labelled
+    w = torch.ones(g.num_nodes).double() if g.weight is None else g.weight.double()
+    value = (losses * labelled * (weights_of(batch, g) * w)[nodes]).sum() / w[g.train].sum()
     named = dict(model.named_parameters())
-    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    return dict(zip(named, torch.autograd.grad(value, list(named.values())), strict=True))
 
 
 def sweep(run: Run) -> Gradients:

@@ -24,6 +24,7 @@ from helpers import (
     random_graph,
     scrambled,
     sweep,
+    through_operators,
     worst_error,
 )
 from lmc.diagnostics import gradient_error
@@ -116,6 +117,15 @@ def test_the_loss_of_a_step_is_the_weighted_mean() -> None:
         out: Tensor = model(g.x, P, Pass(dropout=False))
     assert float(run.accumulate(batch).loss) == pytest.approx(float(full_loss(g, model, out, loss)), rel=1e-12)
     assert worst_error(run.gradient(batch), full_gradient(g, model)) > 1e-2  # the loss is not the default one
+
+
+def test_importance_multiplies_the_weighted_loss() -> None:
+    g, loss = weighted()
+    model = make("gcn", g)
+    run = lmc.methods.GraphSAINT("node", size=15, coverage=5).bind(g, model, loss=loss)
+    batch = next(iter(run.batches()))
+    assert batch.importance is not None
+    assert worst_error(run.gradient(batch), through_operators(g, model, batch, loss)) < 1e-10
 
 
 def test_dropped_edges_keep_the_loss() -> None:

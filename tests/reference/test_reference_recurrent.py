@@ -12,7 +12,7 @@ from dense import Array, Data, random_data
 from dense_cmc4rec import DenseCMC4Rec
 from dense_lmc4rec import DenseLMC4Rec, Seen
 from dense_sse import DenseSSE
-from follow import Noise, Reference, follow, graph_of, parameters_of
+from follow import Noise, Reference, follow, graph_of, loss_of, parameters_of
 
 import lmc
 from helpers import scrambled
@@ -24,7 +24,9 @@ W = "layers.0.lin.weight"
 def bound(method: Any, data: Data, width: int = WIDTH) -> tuple[Any, lmc.models.RecGCN]:
     """A run of the method and its model, whose fixed points are solved to rounding error."""
     model = scrambled(lmc.models.RecGCN(6, width, 4, kappa=0.8, tol=1e-14))
-    return method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1), model
+    return method.bind(
+        graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1, loss=loss_of(data)
+    ), model
 
 
 def compare(run: Any, model: lmc.models.RecGCN, reference: Reference, data: Data, noisy: bool) -> None:
@@ -105,3 +107,11 @@ def test_cmc4rec_follows_its_equations(noisy: bool) -> None:
     data = random_data()
     run, model = bound(lmc.methods.CMC4Rec(clusters_per_batch=1), data)
     compare(run, model, DenseCMC4Rec(data, WIDTH), data, noisy)
+
+
+def test_weights_of_nodes_and_classes() -> None:
+    data = random_data(weighted_loss=True)
+    run, model = bound(lmc.methods.SSE(clusters_per_batch=1), data)
+    compare(run, model, DenseSSE(data, WIDTH, 0.9), data, noisy=False)
+    run, model = bound(lmc.methods.CMC4Rec(clusters_per_batch=1), data)
+    compare(run, model, DenseCMC4Rec(data, WIDTH), data, noisy=False)

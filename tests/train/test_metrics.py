@@ -64,6 +64,17 @@ def test_roc_auc_counts_pairs_in_order() -> None:
     assert found == {"train": pytest.approx(5 / 9), "test": 0.0}
 
 
+def test_scores_that_are_not_defined_are_nan() -> None:
+    one = torch.arange(8) == 7  # one test node has no variance, and one class
+    y = torch.linspace(0, 1, 8)
+    r2 = lmc.Graph.from_edges(both_directions(EDGES), torch.ones(8, 2), y, train=~one, test=one, task="regression")
+    auc = lmc.Graph.from_edges(both_directions(EDGES), torch.ones(8, 2), y.round().long(), train=~one, test=one)
+    for graph, outputs, metric in ((r2, y[:, None], {"mine": "r2"}), (auc, torch.eye(2)[auc.y], "roc-auc")):
+        found = scores(graph, outputs, metric)
+        assert found["train"] == pytest.approx(1.0)
+        assert math.isnan(found["test"])
+
+
 def test_torchmetrics_objects_read_probabilities_and_stay_unchanged() -> None:
     y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
     outputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -25,12 +25,14 @@ DEFAULT = {"classes": "accuracy", "labels": "micro-f1", "regression": "r2"}
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """One metric: how it is named, which values are better, how a new one is made, and what it reads."""
+    """One metric: how it is named, which values are better, how a new one is made, what it reads, and whether it has a
+    value after that."""
 
     name: str
     direction: Direction
     new: Callable[[], Metric]
     inputs: Inputs
+    defined: Callable[[Any], bool] = lambda metric: True
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +86,7 @@ class Tally:
 
     def compute(self) -> dict[str, float]:
         """The first metric by split; where several were given, ``split_name`` of every one too."""
-        found = {split: [self._value(*pair) for pair in zip(self._metrics.names, each, strict=True)]
+        found = {split: [self._value(*pair) for pair in zip(self._metrics.scores, each, strict=True)]
                  for split, each in self._each.items()}  # fmt: skip
         scores = {split: values[0] for split, values in found.items()}
         if self._metrics.named:
@@ -92,16 +94,17 @@ class Tally:
             scores |= {f"{s}_{k}": v for s, values in found.items() for k, v in zip(names, values, strict=True)}
         return scores
 
-    def _value(self, name: str, metric: Metric) -> float:
+    def _value(self, score: Score, metric: Metric) -> float:
+        if not score.defined(metric):
+            return float("nan")
         try:
             value = metric.compute()
             if isinstance(value, Tensor) and value.numel() == 1:
                 return float(value)
         except (ValueError, RuntimeError, TypeError) as error:
-            if name == "r2":  # undefined for a single node
-                return float("nan")
-            raise _misfit(name, self._graph, error) from error
-        raise ConfigError(f"expected one number from the metric {name!r} (got {value!r}): choose an average")
+            raise _misfit(score.name, self._graph, error) from error
+        shown = f"{list(value.shape)} of them" if isinstance(value, Tensor) else type(value).__name__
+        raise ConfigError(f"expected one number from the metric {score.name!r} (got {shown}): choose an average")
 
 
 def _misfit(name: str, graph: Graph, error: Exception) -> ConfigError:
@@ -144,7 +147,7 @@ def _score(given: object, graph: Graph, name: str | None = None) -> Score:
         given, direction = given
     if isinstance(given, str):
         found = _named(given, graph)
-        return Score(name or found.name, direction or found.direction, found.new, found.inputs)
+        return replace(found, name=name or found.name, direction=direction or found.direction)
     if not isinstance(given, Metric):
         raise ConfigError(f"expected metrics as names or torchmetrics objects (got {given!r}): use one of {NAMES}")
     if direction is None and given.higher_is_better is None:
@@ -214,17 +217,17 @@ def _named(name: str, graph: Graph) -> Score:
     def micro_f1() -> Metric:
         return MultilabelF1Score(k, average="micro", validate_args=False)
 
-    of_task: dict[str, dict[str, tuple[Direction, Callable[[], Metric], Inputs]]] = {
+    of_task: dict[str, dict[str, tuple[Any, ...]]] = {
         "classes": {
             "accuracy": ("max", accuracy, _classes),
             "micro-f1": ("max", accuracy, _classes),  # with one class per node the two are the same number
-            "roc-auc": ("max", BinaryAUROC, _margin),
+            "roc-auc": ("max", BinaryAUROC, _margin, lambda metric: torch.cat(metric.target).unique().numel() == 2),
         },
         "labels": {"micro-f1": ("max", micro_f1, _labels), "top-k-micro-f1": ("max", micro_f1, _top_k)},
         "regression": {
             "mae": ("min", lambda: MeanAbsoluteError().set_dtype(torch.float64), _values),
             "rmse": ("min", lambda: MeanSquaredError(squared=False).set_dtype(torch.float64), _values),
-            "r2": ("max", lambda: R2Score().set_dtype(torch.float64), _values),
+            "r2": ("max", lambda: R2Score().set_dtype(torch.float64), _values, lambda metric: int(metric.total) > 1),
         },
     }
     fitting = of_task[graph.task]
