@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -142,6 +145,40 @@ def test_resume_and_overwrite_take_the_newest_folder(invoke: Invoke, tmp_path: P
     for _ in range(2):
         assert invoke("train", *SMALL, "--epochs", "1", "--run-dir", "here", "--overwrite")[0] == 0
     assert (tmp_path / "here" / "notes.txt").read_text() == "mine"
+
+
+class Events:
+    """In place of the writer of event files, whose package is optional."""
+
+    made: ClassVar[list[Events]] = []
+
+    def __init__(self, folder: str, purge_step: int) -> None:
+        self.folder, self.first, self.values = folder, purge_step, list[tuple[str, float, int]]()
+        self.made.append(self)
+
+    def add_scalar(self, name: str, value: float, epoch: int) -> None:
+        self.values.append((name, value, epoch))
+
+    def close(self) -> None:
+        self.values.append(("closed", 0.0, 0))
+
+
+def test_epochs_are_logged_to_tensorboard(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = "torch.utils.tensorboard"
+    monkeypatch.setitem(sys.modules, package, None)
+    code, said = invoke("train", *SMALL, "--epochs", "2", "--tensorboard")
+    assert code == 2
+    assert "expected the package tensorboard (got none): pip install" in said
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(SummaryWriter=Events))  # type: ignore[arg-type]
+    assert invoke("train", *SMALL, "--epochs", "2", "--tensorboard", "--run-dir", "r")[0] == 0
+    assert invoke("train", *SMALL, "--epochs", "3", "--tensorboard", "--run-dir", "r", "--resume")[0] == 0
+    first, second = Events.made
+    assert (first.folder, first.first, second.first) == (str(Path("r", "tensorboard")), 1, 3)
+    written = json.loads((tmp_path / "r" / "epochs.jsonl").read_text().splitlines()[1])
+    assert ("loss", written["loss"], 2) in first.values
+    assert ("val", written["scores"]["val"], 2) in first.values
+    assert {epoch for _, _, epoch in second.values} == {3, 0}
 
 
 @pytest.mark.parametrize("wrong", [("--resume", "--overwrite"), ("--run-dir", "here", "--name", "a")])

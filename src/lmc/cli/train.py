@@ -31,7 +31,7 @@ from lmc.train import Training, stop_on_interrupt
 from lmc.train.progress import epoch_bar, score_text
 from lmc.train.run_folder import holds_run
 from lmc.train.runs import clear_folder, latest_folder, new_folder
-from lmc.train.tensorboard import TensorBoard
+from lmc.train.tensorboard import TensorBoard, writer_class
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -43,6 +43,8 @@ def train_command(options: Train) -> None:
         parse_memory(options.memory)
     read_model(options.model)
     check_folder(options)
+    if options.tensorboard:
+        writer_class()  # refused before a graph is loaded
     loss = options.row_loss()
     if split_spec(options.method)[0] != AUTO:
         _method(options.method, shared)  # a wrong option is refused before a graph is loaded

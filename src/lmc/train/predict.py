@@ -14,6 +14,7 @@ from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states,
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError, typed
 from lmc.graph import Graph, Nodes
+from lmc.graph.normalise import CHUNK
 from lmc.models import Model, Pass, evaluating
 from lmc.stores import Placement, Table, placement_on
 
@@ -21,8 +22,8 @@ OUTPUTS = ("logits", "probabilities", "classes", "states")
 
 COPIES = 8
 """Rows that a layer holds for each row that a chunk reads: inputs, products, messages, outputs."""
-NATIVE, WRAPPED = (46, 13), (132, 32)
-"""Bytes for every entry of P while P is computed, and afterwards; measured, for models of this library and of PyG."""
+NATIVE, WRAPPED = (45, 13), (112, 32)
+"""Bytes for every entry of P: temporary ones while P is computed, and those of P; measured."""
 
 
 @typed
@@ -129,9 +130,7 @@ def _within(memory: int, graph: Graph, model: Model, placement: Placement) -> tu
     """Where states are kept, and the numbers that a chunk may read, so that ``memory`` bytes are enough."""
     n, item, widths = graph.num_nodes, next(model.parameters()).element_size(), [0, *model.widths]
     widest, all_layers = widest_row(graph, model), kind_of(model).logits_read_all_layers
-    computing, edges = ((graph.adj.nnz + n) * size for size in (WRAPPED if model.owns_forward else NATIVE))
-    if model.owns_forward:  # its convolutions compute their weights in a pass over all nodes
-        computing += COPIES // 2 * n * widest * item
+    computing, edges = _bytes_of_edges(graph, model, COPIES // 2 * n * widest * item)
     # of a model that is run layer by layer, the states of two layers are kept at a time
     tables = n * item * (sum(widths) if all_layers else max(a + b for a, b in pairwise(widths)))
     row = COPIES * item * (graph.num_features + sum(widths) if all_layers else widest)
@@ -145,3 +144,13 @@ def _within(memory: int, graph: Graph, model: Model, placement: Placement) -> tu
             "the neighbours of one node, have to fit"
         )
     return placement, (memory - edges - tables) // row * widest
+
+
+def _bytes_of_edges(graph: Graph, model: Model, rows: int) -> tuple[int, int]:
+    """Bytes at the peak of computing P, and those that P keeps; ``rows`` are those of a pass over all nodes."""
+    entries, (temporary, kept) = graph.adj.nnz + graph.num_nodes, WRAPPED if model.owns_forward else NATIVE
+    if model.owns_forward:  # its convolutions compute their weights in a pass over all nodes
+        return entries * (temporary + kept) + rows, entries * kept
+    plain = graph.edge_weight is None and not graph.directed
+    # the matrix of a plain graph is computed in chunks
+    return entries * kept + temporary * (min(entries, CHUNK) if plain else entries), entries * kept

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from lmc.train.loop import Training
 
 
+def writer_class() -> Any:
+    """The class of torch that writes event files; refused where its package is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("expected the package tensorboard (got none): pip install 'lmc-gnn[tensorboard]'") from error
+    return SummaryWriter
+
+
 class TensorBoard(Callback):
     """Writes the loss, the scores and what callbacks before it logged, for ``tensorboard --logdir FOLDER``.
 
@@ -20,13 +29,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError(
-                "expected the package tensorboard (got none): pip install 'lmc-gnn[tensorboard]'"
-            ) from error
-        self._folder, self._make = str(folder), SummaryWriter
+        self._folder, self._make = str(folder), writer_class()
         self._writer: Any = None
 
     def on_start(self, training: Training) -> None:
