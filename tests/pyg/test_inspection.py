@@ -269,10 +269,12 @@ def test_bind_compares_some_nodes_of_a_large_graph_and_leaves_the_network_as_it_
     assert torch.equal(torch.get_rng_state(), rng)
 
 
-def test_equal_rows_under_a_maximum_are_no_reason_to_refuse() -> None:
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("aggr", ["max", "median"])
+def test_equal_rows_under_a_maximum_or_median_are_no_reason_to_refuse(aggr: str, value: float) -> None:
     g = random_graph()
-    g.x.fill_(1.0)  # type: ignore[union-attr]
-    wrap(models.GraphSAGE(6, 7, 3, 4, aggr="max")).check_on(g)
+    g.x.fill_(value)  # type: ignore[union-attr]
+    wrap(models.GraphSAGE(6, 7, 2, 4, aggr=aggr)).check_on(g)
 
 
 def test_bind_says_so_where_it_does_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -472,6 +472,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Body(lambda m, x, e: m.extra(m.conv(x, e)), torch.compile(nn.Linear(4, 4))),
         "not compiled",
     ),
+    "compiled function": (
+        lambda: Body(lambda m, x, e: torch.compile(torch.tanh)(m.conv(x, e))),
+        "wrap the network without",
+    ),
     "tuple": (lambda: Body(lambda m, x, e: (m.conv(x, e), x)), r"a tuple of 2\): name the entry .* output=0"),
     "dict": (lambda: Body(lambda m, x, e: {"z": m.conv(x, e)}), r"a dict of 1\): name the entry .* output='z'"),
     "one number per node": (lambda: Body(lambda m, x, e: m.conv(x, e)[:, 0]), r"return \[n, 1\] instead of \[n\]"),

@@ -111,14 +111,17 @@ def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Ins
 def check_on(network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], sample: Sample) -> None:
     """Refuse a network that does on this sample of a user's graph what it did not do in the inspection.
 
-    The passes are in training mode, without chance. A refusal has to be confirmed with slightly different parameters:
-    at a kink, such as the maximum of two equal numbers, more than one gradient is right, and rounding decides which one
-    is computed.
+    The passes are in training mode, without chance. A refusal has to be confirmed with slightly different parameters
+    and features: at a kink, such as the median of equal numbers, more than one gradient is right, and rounding or the
+    order of rows decides which one is computed.
     """
     try:
         _check_on(probe_of(network), call, specs, sample)
     except ConfigError:
-        _check_on(perturbed(probe_of(network), torch.Generator().manual_seed(1)), call, specs, sample)
+        generator, x = torch.Generator().manual_seed(1), sample.x
+        largest = x.abs().amax(0).nan_to_num(1, 1)
+        moved = x + 0.01 * largest.where(largest > 0, 1) * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        _check_on(perturbed(probe_of(network), generator), call, specs, sample._replace(x=moved))
 
 
 def sample_of(graph: Graph, num_nodes: int) -> Sample:

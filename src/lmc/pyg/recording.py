@@ -7,6 +7,7 @@ dropout is the identity, other random numbers of rows are constants, and batch n
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,9 +158,18 @@ def record(probe: nn.Module, call: Call, sample: Sample, scaled: bool = False) -
         n, width = sample.x.shape
         raise ConfigError(
             f"expected a network that runs on x [{n}, {width}] and edge_index [2, {sample.edges.shape[1]}] in float64 "
-            f"(got {reason(error)}): pass in_width if {width} is not the width of its features"
+            f"(got {reason(error)}): {_remedy(error, width)}"
         ) from error
     return Recording(sample, calls, logits)
+
+
+def _remedy(error: Exception, width: int) -> str:
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    if any(name.startswith("torch._dynamo") for name in modules):
+        return "functions of torch.compile cannot be intercepted, so wrap the network without them"
+    if isinstance(error, RuntimeError | IndexError):
+        return f"pass in_width if {width} is not the width of its features"
+    return "lmc.wrap passes these two arguments, so all else needs a default"
 
 
 @torch.no_grad()
