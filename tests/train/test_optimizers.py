@@ -43,7 +43,7 @@ def model_of(graph: lmc.Graph) -> lmc.models.Model:
 def fit(graph: lmc.Graph, **options: Any) -> tuple[list[Tensor], lmc.RunRecord]:
     """The parameters after training, and the record."""
     model = options.pop("model", None) or model_of(graph)
-    given = {"epochs": 4, "device": "cpu", "eval_every": 0, "checkpoint_every": "1epochs"} | options
+    given = {"epochs": 4, "device": "cpu", "eval_every": 0} | options
     record = lmc.fit(graph, model, GAS(STEPS, 1), **given)
     return [p.detach().clone() for p in model.parameters()], record
 

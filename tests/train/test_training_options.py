@@ -36,7 +36,7 @@ def model_of(graph: lmc.Graph, seed: int = 0) -> lmc.models.Model:
 def fit(graph: lmc.Graph, run_dir: Path | None = None, **options: Any) -> tuple[Parameters, lmc.RunRecord]:
     """The parameters in hand after training, and the record."""
     model = model_of(graph, seed=9 if options.get("resume") else 0)
-    given = {"epochs": 6, "lr": 0.05, "device": "cpu", "run_dir": run_dir, "checkpoint_every": "1epochs"} | options
+    given = {"epochs": 6, "lr": 0.05, "device": "cpu", "run_dir": run_dir} | options
     record = lmc.fit(graph, model, GAS(STEPS, 1), **given)
     return {name: value.clone() for name, value in model.state_dict().items()}, record
 
@@ -148,6 +148,11 @@ def test_a_run_of_so_many_steps_is_recorded_and_resumed(steps: int, graph: lmc.G
     whole, expected = fit(graph, **options)
     assert same(resumed, whole)
     assert without_times(record) == without_times(expected)
+
+
+def test_the_last_epoch_is_evaluated_also_where_a_limit_ends_the_run(graph: lmc.Graph) -> None:
+    _, record = fit(graph, steps=STEPS + 1, eval_every=50)
+    assert [epoch.scores is not None for epoch in record.epochs] == [False, True]
 
 
 def test_a_run_of_so_many_minutes_stops_within_the_epoch(
@@ -290,6 +295,17 @@ def test_divergence_names_the_step_and_keeps_the_last_checkpoint(
         fit(graph, run_dir, resume=True, callbacks=[spoil_step(step - STEPS, value)])
     assert "\n" not in str(error.value)
     assert {name: (run_dir / name).read_bytes() for name in before} == before
+
+
+def test_a_callback_cannot_make_a_checkpoint_that_is_not_finite(graph: lmc.Graph, tmp_path: Path) -> None:
+    def spoil(training: Training) -> None:
+        if training.record.epoch == 2:
+            next(training.model.parameters()).data[0] = float("nan")
+
+    with pytest.raises(DivergenceError, match="after epoch 1, step 0"):
+        fit(graph, tmp_path / "r", callbacks=[spoil], checkpoint_every="1epochs")
+    saved = load_file(tmp_path / "r" / "checkpoint.safetensors")
+    assert all(value.isfinite().all() for name, value in saved.items() if name.startswith("model."))
 
 
 def test_divergence_of_the_first_epoch_is_not_the_best_epoch(graph: lmc.Graph, tmp_path: Path) -> None:

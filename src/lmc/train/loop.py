@@ -173,7 +173,6 @@ class Training:
         if self.ended_early or position.step == self.run.num_batches:  # a callback raised after the last step
             return
         before = position.step, position.seconds
-
         raised: list[BaseException] = []
 
         def after_step() -> bool:
@@ -215,13 +214,8 @@ class Training:
         epoch, complete, is_last = position.epoch + 1, position.step == self.run.num_batches, bool(self.ended_early)
         if not complete:
             self._save()
-        scores = None
-        if settings.evaluates(epoch) or (settings.eval_every and is_last):
-            # small chunks where rows are kept off the device, because memory is short
-            size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
-            start = self.run.problem.kind.solver_start(self.run.tables)
-            found = evaluate_problem(self.run.problem, size, start, self._metrics)
-            scores = {split: score for split, score in found.items() if math.isfinite(score)}
+        due = settings.evaluates(epoch) or (settings.eval_every > 0 and is_last)
+        scores = self._evaluate() if due else None
         record = EpochRecord(epoch, position.loss / position.step, position.seconds, scores, self.run.solves())
         self.records.append(record)
         score = None if scores is None else scores.get("val", math.nan)
@@ -239,6 +233,14 @@ class Training:
         finally:
             self._write(improved, save and complete)
 
+    def _evaluate(self) -> dict[str, float]:
+        """The exact scores of the model; undefined ones are left out."""
+        # small chunks where rows are kept off the device, because memory is short
+        size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
+        start = self.run.problem.kind.solver_start(self.run.tables)
+        scores = evaluate_problem(self.run.problem, size, start, self._metrics)
+        return {split: score for split, score in scores.items() if math.isfinite(score)}
+
     def _write(self, improved: bool, save: bool) -> None:
         """Write the record of the epoch, the parameters if they are the best so far, and a checkpoint where due."""
         folder = self._folder
@@ -253,6 +255,9 @@ class Training:
     def _save(self) -> None:
         """Write a checkpoint where there is a folder."""
         if self._folder is not None:
+            largest = float(_largest(self.model))  # a callback may have changed the parameters
+            if not math.isfinite(largest):
+                raise self._diverged(f"parameter of {largest}", self._position.step)
             callbacks = {name: callback.state_dict() for name, callback in self._callbacks.items()}
             self._position.extras = {
                 "best": self.best.state_dict(),

@@ -173,18 +173,7 @@ def make_optimizer(
     """
     parameters = list(model.parameters())
     if given is None or isinstance(given, str):
-        kind, arguments = read_optimizer(given or "adam")
-        for name, value, unset in (("lr", lr, LR), ("weight_decay", weight_decay, None)):
-            if name in arguments and value != unset:
-                raise ConfigError(f"expected {name} once (got {value} and {given!r}): drop one")
-            if name not in arguments and value is not None:
-                arguments[name] = value
-        if all(p.is_cuda for p in parameters) and "fused" in inspect.signature(kind.__init__).parameters:
-            arguments["fused"] = True  # the update is one kernel
-        try:
-            return kind(parameters, **arguments)
-        except (ValueError, TypeError, IndexError) as error:
-            raise ConfigError(f"expected options that torch accepts (got {given!r}: {error}): change them") from error
+        return _named_optimizer(given or "adam", parameters, lr, weight_decay)
     if lr != LR or weight_decay is not None:
         what = f"lr={lr}" if lr != LR else f"weight_decay={weight_decay}"
         raise ConfigError(f"expected lr and weight_decay in the optimizer alone (got {what} beside it): drop it")
@@ -196,6 +185,21 @@ def make_optimizer(
         )
     _check_covers(optimizer, model)
     return optimizer
+
+
+def _named_optimizer(text: str, parameters: list[nn.Parameter], lr: float, weight_decay: float | None) -> Optimizer:
+    kind, arguments = read_optimizer(text)
+    for name, value, unset in (("lr", lr, LR), ("weight_decay", weight_decay, None)):
+        if name in arguments and value != unset:
+            raise ConfigError(f"expected {name} once (got {value} and {text!r}): drop one")
+        if value is not None:
+            arguments.setdefault(name, value)
+    if all(p.is_cuda for p in parameters) and "fused" in inspect.signature(kind.__init__).parameters:
+        arguments["fused"] = True  # the update is one kernel
+    try:
+        return kind(parameters, **arguments)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ConfigError(f"expected options that torch accepts (got {text!r}: {error}): change them") from error
 
 
 def _check_covers(optimizer: Optimizer, model: nn.Module) -> None:
