@@ -268,7 +268,7 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
-        return tensors[content]
+        return tensors[content].clone()  # into aligned memory: a dot product may depend on the alignment
     if kind == "float":
         return float(content)
     if kind == "dict":
