@@ -98,26 +98,25 @@ def locked(folder: Path) -> Iterator[None]:
     """
     with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a+")
+        file = (folder / LOCK).open("ab+", buffering=0)  # closing a file with a buffer would write, and fail, again
     with file:
         if not _lock(file):
             file.seek(0)
-            owner = file.read(20).strip() or "unknown"
+            owner = file.read(20).decode(errors="replace").strip() or "unknown"
             raise CheckpointError(
                 f"expected a folder that no other run is using (got {folder}, in use by process {owner}): wait "
                 "until it has ended, or choose another folder"
             )
         with writable(folder):
             file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            file.write(str(os.getpid()).encode())
             for partial in folder.iterdir():
                 if _PARTIAL.fullmatch(partial.name):
                     partial.unlink(missing_ok=True)
         yield
 
 
-def _lock(file: IO[str]) -> bool:
+def _lock(file: IO[bytes]) -> bool:
     """Lock an open file without waiting; whether it was free."""
     try:
         if sys.platform == "win32":

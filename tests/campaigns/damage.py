@@ -6,10 +6,11 @@ digest can be edited into other valid text: their reader is right if it returns 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ import numpy as np
 import pytest
 
 import lmc
+import raw_folders
 from campaigns.harness import Tally, Wrong, folder
 from campaigns.runs import EPOCHS, SETTINGS, check_same, graph, train, undisturbed
+from lmc.graph import CSR
 from lmc.results import ErrorRecord, read_errors, read_run, write_lines
 
 TITLE = "damaged files"
-CASES, PER_BLOCK = 1800, 225
+CASES, PER_BLOCK = 2200, 200
 JUNK = (b"", b"\0", b"\xef\xbb\xbf", b"\xff\xfe", b"{}", b"[]", b"null", b"\n", b"PK\3\4", b"\x93NUMPY", b"\0" * 4096)
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 10**30, 1.5, "x", "", [], {}, [None], {"a": {}}, math.nan, math.inf, "9" * 400, [[[[]]]],
@@ -225,6 +228,67 @@ def cached_parts(path: Path, chance: random.Random) -> Prepared:
     return kind, check
 
 
+@contextlib.contextmanager
+def _set_in(path: Path, name: str, written: raw_folders.Written) -> Iterator[None]:
+    """A named data set of this size is in a folder, and the cache is beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        raw_folders.register(name, written, patch)
+        patch.delenv("LMC_DATA", raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(path / "cache"))
+        yield
+
+
+def raw_data(path: Path, chance: random.Random) -> Prepared:
+    """A damaged file of a published set: the graph that the files describe, which has to be valid, or a refusal. Raw
+    files have no digest, so a changed number cannot be told from another data set."""
+    form = chance.choice(sorted(raw_folders.MAKERS))
+    name, make = raw_folders.MAKERS[form]
+    place = path / "sets" / name
+    place.mkdir(parents=True)
+    written = make(place)
+    file = chance.choice(sorted(file for file in place.rglob("*") if file.is_file()))
+    kind, changed = damaged(file.read_bytes(), chance)
+    file.write_bytes(changed)
+
+    def check() -> None:
+        with _set_in(path, name, written):
+            check_valid(lmc.load(name, data_dir=path / "sets"))
+
+    return f"{form}: {file.name}: {kind}", check
+
+
+def parsed_data(path: Path, chance: random.Random) -> Prepared:
+    """A damaged file in the cache of parsed sets gives the same graph."""
+    place = path / "sets" / "flickr"
+    place.mkdir(parents=True)
+    written = raw_folders.graphsaint(place)
+    with _set_in(path, "flickr", written):
+        want = lmc.load("flickr", data_dir=path / "sets").checksum
+    (file,) = (path / "cache").rglob("*.npz")
+    kind = damage_one(file, chance)
+
+    def check() -> None:
+        with _set_in(path, "flickr", written):
+            if lmc.load("flickr", data_dir=path / "sets").checksum != want:
+                raise Wrong("another graph was read without a word")
+
+    return kind, check
+
+
+def check_valid(g: lmc.Graph) -> None:
+    """Raise :class:`Wrong` unless a graph is symmetric and has finite features, known classes and disjoint splits."""
+    rows, cols = g.adj.row_index().long(), g.adj.indices.long()
+    keys, mirrored = rows * g.num_nodes + cols, cols * g.num_nodes + rows
+    values = g.x.data if isinstance(g.x, CSR) else g.x
+    unique = keys.unique().numel() == keys.numel() and not bool((rows == cols).any())
+    if not (unique and keys.sort().values.equal(mirrored.sort().values)):
+        raise Wrong("a graph that is not symmetric was read")
+    if not bool(values.isfinite().all()) or not bool(((g.y >= -1) & (g.y < max(2, g.num_classes))).all()):
+        raise Wrong("features or targets that are not valid were read")
+    if bool((g.train & g.val).any() | (g.train & g.test).any() | (g.val & g.test).any()):
+        raise Wrong("splits that share nodes were read")
+
+
 KINDS: tuple[tuple[str, Callable[[Path, random.Random], Prepared]], ...] = (
     ("a run is continued", continued),
     ("a graph file", graph_file),
@@ -233,4 +297,8 @@ KINDS: tuple[tuple[str, Callable[[Path, random.Random], Prepared]], ...] = (
     ("cached parts", cached_parts),
     ("a run is continued", continued),
     ("gradient errors", errors),
+    ("raw data", raw_data),
+    ("a run is continued", continued),
+    ("parsed data", parsed_data),
+    ("raw data", raw_data),
 )
