@@ -165,4 +165,7 @@ def test_functions_are_told_apart_by_what_they_compute() -> None:
     ways += [nn.CrossEntropyLoss(W), nn.CrossEntropyLoss(2 * W), nn.MSELoss()]
     assert len({describe(loss) for loss in ways}) == len(ways)
     assert describe(scaled(2)) == describe(scaled(2))
+    circular: list[Any] = [2]
+    circular.append(circular)
+    assert describe(scaled(circular)) != describe(scaled(2))
     assert describe(nn.CrossEntropyLoss(W)) == describe(nn.CrossEntropyLoss(W.clone()))

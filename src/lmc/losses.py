@@ -215,7 +215,8 @@ def _try(loss: Any, graph: Graph, device: torch.device, dtype: torch.dtype) -> N
         if not torch.allclose(again, rows, rtol=tolerance, atol=tolerance * float(losses.detach().abs().max())):
             raise ConfigError(
                 "expected the loss of a row to depend on that row alone (got other losses without some other rows, or "
-                "in another order): divide by no sum or number of rows, and leave chance out"
+                "in another order): divide by no sum or number of rows, leave chance out, and mind that outputs are "
+                f"{list(outputs.shape)} and targets {list(y.shape)}"
             )
 
 
@@ -244,25 +245,34 @@ def describe(loss: Loss | None) -> str | None:
     return f"{name}#{hashlib.sha256(repr(_content(loss)).encode()).hexdigest()[:12]}"
 
 
-def _content(value: Any) -> Any:
-    """What a value consists of, without the addresses of objects."""
+def _content(value: Any, depth: int = 8) -> Any:
+    """What a value consists of, without the addresses of objects; deep or circular structures are cut off."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
     if isinstance(value, Tensor):
         return hashlib.sha256(
             value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         ).hexdigest()
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return _content([value.__code__, value.__defaults__, value.__kwdefaults__, cells])
-    if isinstance(value, types.CodeType):
-        return value.co_code, value.co_names, _content(value.co_consts)
-    if isinstance(value, partial):
-        return _content([value.func, value.args, value.keywords])
-    if isinstance(value, Mapping):
-        return [(str(k), _content(v)) for k, v in value.items()]
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return name, [_content(part, depth - 1) for part in _parts(value)] if depth else []
+
+
+def _parts(value: Any) -> Sequence[Any]:
     if isinstance(value, list | tuple):
-        return [_content(v) for v in value]
-    if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    if isinstance(value, types.FunctionType):
+        if value.__module__.startswith("torch."):
+            return []  # known by its name, whatever the version
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *cells]
+    if isinstance(value, types.CodeType):
+        return [value.co_code, *value.co_names, *value.co_consts]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
     if isinstance(value, nn.Module):
-        return repr(value), _content(value.state_dict())
-    return getattr(value, "__qualname__", type(value).__qualname__), _content(getattr(value, "__dict__", None) or {})
+        return [repr(value), dict(value.named_buffers())]
+    return [*getattr(value, "__dict__", {}).items()]
