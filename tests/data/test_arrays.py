@@ -191,6 +191,16 @@ def test_an_npy_file_must_have_the_expected_shape(tmp_path: Path) -> None:
         read_npy(tmp_path / "a.npy")
 
 
+def test_the_checksum_of_an_array_is_compared(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=np.arange(10.0))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    at = content.rindex(b"PK\x01\x02") + 16  # the checksum in the directory
+    content[at] ^= 1
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.npz, BadZipFile: Bad CRC"):
+        read_npz(tmp_path / "a.npz")
+
+
 def test_arrays_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", a=np.zeros(3), b=np.array({}, dtype=object))
     assert list(read_npz(tmp_path / "a.npz", ("a", "c"))) == ["a"]

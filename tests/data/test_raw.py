@@ -98,8 +98,13 @@ def test_a_changed_raw_file_is_parsed_again(tmp_path: Path, no_folders: Path, mo
     os.utime(folder / "feats.npy", ns=(1, 1))
     assert torch.equal(lmc.data.load(name, data_dir=tmp_path).x, 2 * torch.from_numpy(g.x))
     (kept,) = (no_folders / "parsed" / name).iterdir()
-    kept.write_bytes(kept.read_bytes()[:-100])
-    assert torch.equal(lmc.data.load(name, data_dir=tmp_path).x, 2 * torch.from_numpy(g.x)), "a damaged cache"
+    with np.load(kept) as content:
+        outside = {**content, "edge_index": content["edge_index"] + 1}
+    for damage in (lambda: kept.write_bytes(kept.read_bytes()[:-100]), lambda: np.savez(kept, **outside)):
+        damage()
+        found = lmc.data.load(name, data_dir=tmp_path)
+        assert torch.equal(found.x, 2 * torch.from_numpy(g.x)), "a damaged file in the cache is made again"
+        assert int(found.adj.indices.max()) == 23
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
