@@ -82,6 +82,16 @@ def test_a_step_projects_a_recurrent_model() -> None:
     assert float(model.W.detach().abs().sum(1).max()) <= model.kappa / float(model.lambda_pf) + 1e-9
 
 
+def test_hooks_of_the_optimiser_see_the_gradients_of_the_step() -> None:
+    run, seen = bound(), list[bool]()
+    optimizer = torch.optim.SGD(run.problem.model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(
+        lambda *_: seen.append(all(p.grad is not None for p in run.problem.model.parameters()))
+    )
+    run.step(next(iter(run)), optimizer)
+    assert seen == [True]
+
+
 def test_lbfgs_minimises_with_the_closure_of_a_step() -> None:
     run = bound(FullBatch())
     optimizer = torch.optim.LBFGS(run.problem.model.parameters(), lr=0.5, max_iter=10)

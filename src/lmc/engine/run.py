@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -133,7 +135,11 @@ class Run:
                 torch.nn.utils.clip_grad_norm_(self.parameters.values(), clip)
             return seen[-1].loss
 
-        optimizer.step(closure)  # type: ignore[arg-type]
+        if _needs_closure(type(optimizer).step):
+            optimizer.step(closure)  # type: ignore[arg-type]
+        else:  # the gradients are there before the step, for hooks of the optimiser
+            closure()
+            optimizer.step()
         self.problem.model.project()
         return seen[0]
 
@@ -274,6 +280,13 @@ def check_state(run: Run, state: Mapping[str, Any]) -> None:
             raise CheckpointError(
                 f"history {label} is {mine.dtype} but the state holds {kept.dtype}: bind with the same precision"
             )
+
+
+@cache
+def _needs_closure(step: Callable[..., object]) -> bool:
+    """Whether the step of an optimiser has to be given a function that evaluates the loss."""
+    closure = inspect.signature(step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def make_tables(method: Method, problem: Problem) -> Tables:
