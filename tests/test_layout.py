@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "lmc"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # errors <- {files grammar kernels} <- results <- graph <- {data losses partition stores solvers} <- {sampling models}
-#   <- methods <- engine <- {train diagnostics} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
+#   <- methods <- engine <- {train diagnostics presets} <- bench <- cli;   report <- results only;   pyg: see PLUG_IN
 LEFT_TO_RIGHT = [
     {"errors", "heap"},
     {"files", "grammar", "kernels"},
@@ -25,7 +25,7 @@ LEFT_TO_RIGHT = [
     {"sampling", "models"},
     {"methods"},
     {"engine"},
-    {"train", "diagnostics", "testing"},
+    {"train", "diagnostics", "presets", "testing"},
     {"bench"},
     {"cli"},
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -58,8 +59,14 @@ def root(
     """Train graph neural networks on graphs too large for a full-batch step."""
 
 
+def _with_preset(options: o.Train, written: Collection[str]) -> o.Train:
+    from lmc.cli.presets import with_preset
+
+    return options if options.preset is None else with_preset(options, options.preset, written)
+
+
 @app.command()
-@o.takes(o.Train)
+@o.takes(o.Train, complete=_with_preset)
 def train(options: o.Train) -> None:
     """Train a model on a graph with one method.
 
@@ -123,6 +130,14 @@ def models(name: Name = None) -> None:
     from lmc.cli.listing import list_models
 
     list_models(name)
+
+
+@app.command()
+def presets(name: Name = None) -> None:
+    """List the settings of the paper's experiments, or show those of one."""
+    from lmc.cli.presets import list_presets
+
+    list_presets(name)
 
 
 @app.command(

@@ -167,6 +167,12 @@ class Training(Source):
 class Train(Training):
     """What ``lmc train`` has."""
 
+    preset: Annotated[
+        str | None,
+        _method(
+            "Settings of the paper, e.g. lmc/gcn/ogbn-arxiv; `lmc presets` lists them. Other options replace them."
+        ),
+    ] = None
     method: Annotated[
         str,
         _method(
@@ -237,21 +243,27 @@ class Predict(Source):
     device: Annotated[str, _place("cpu, cuda, or auto: the GPU where there is one.")] = "auto"
 
 
-def takes(options: type[T], last: Collection[str] = ()) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+def takes(
+    options: type[T], last: Collection[str] = (), complete: Callable[[T, Collection[str]], T] = lambda given, _: given
+) -> Callable[[Callable[[T], None]], Callable[..., None]]:
     """A command whose options are the fields of a dataclass, and which takes one of these.
 
     Args:
         last: fields that the help lists after all others.
+        complete: the options from those of the command line and the names of those that are written there.
     """
 
     def decorate(command: Callable[[T], None]) -> Callable[..., None]:
         @wraps(command)
-        def run(**given: Any) -> None:
-            command(options(**given))
+        def run(context: typer.Context, **values: Any) -> None:
+            sources = {name: context.get_parameter_source(name) for name in values}
+            written = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+            command(complete(options(**values), written))
 
         parameters = inspect.signature(options).parameters.values()
         ordered = sorted(parameters, key=lambda p: p.name in last)
-        run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        run.__signature__ = inspect.Signature([context, *ordered])  # type: ignore[attr-defined]
         return run
 
     return decorate
