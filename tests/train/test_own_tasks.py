@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,14 @@ def test_training_without_validation_and_test_nodes(tmp_path: Path) -> None:
     record = lmc.fit(g, lmc.models.GCN(6, 4, 2), CMC(4, 1), epochs=2, run_dir=tmp_path / "run", device="cpu")
     assert (record.test, record.best_val) == (None, None)
     assert list(record.epochs[-1].scores or {}) == ["train"]
+
+
+def test_unknown_labels_leave_no_trace_in_the_gradient() -> None:
+    base = random_graph(multi_label=True)
+    unknown = dataclasses.replace(base, y=base.y.where(base.train[:, None], float("nan")))
+    grads = []
+    for g in (base, unknown):
+        run = LMC4Conv(4, 1).bind(g, lmc.models.GCN(6, 4, 4, seed=0).double(), parts=torch.arange(40) % 4, device="cpu")
+        run.refresh()
+        grads.append(run.gradient(next(iter(run.batches()))))
+    assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])

@@ -85,19 +85,16 @@ class Problem:
         tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
         graph, table = permuted(graph, order, tier, device)
         on_host = placement.structure == "host"
-        graph = graph.to(device, features=False, structure=not on_host)
-        if graph.multi_label and bool(graph.y.isnan().any()):  # unknown labels: 0 times NaN would be NaN
-            graph = replace(graph, y=graph.y.nan_to_num(0.0))
+        graph = _without_nan(graph.to(device, features=False, structure=not on_host))
         found, kinds = model.matrices(graph.adj, parameters)
-        placed = [offload(matrix, device) for matrix in found] if on_host else found
+        placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table
         if aggregated:
             X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)
         if rows != parameters:
-            placed = [matrix.to(dtype=rows) for matrix in found]
-            placed = [offload(matrix, device) for matrix in placed] if on_host else placed
+            placed = _placed([matrix.to(dtype=rows) for matrix in found], device, on_host)
         matrices = tuple(Extractor(matrix) for matrix in placed)
         return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name, loss)
 
@@ -243,6 +240,18 @@ class Problem:
         y = y.where(labelled if y.dim() == 1 else of_rows, 0)
         losses = loss(outputs.where(of_rows, 0), y.to(outputs.dtype) if y.is_floating_point() else y)
         return losses.where(labelled, 0)
+
+
+def _placed(matrices: list[CSR], device: torch.device, on_host: bool) -> list[CSR]:
+    """The matrices, with their entries left in host memory where they are to stay there."""
+    return [offload(matrix, device) for matrix in matrices] if on_host else matrices
+
+
+def _without_nan(graph: Graph) -> Graph:
+    """The graph with 0 for unknown labels: their loss counts 0 times, and 0 times NaN would be NaN."""
+    if not (graph.multi_label and bool(graph.y.isnan().any())):
+        return graph
+    return replace(graph, y=graph.y.nan_to_num(0.0))
 
 
 def row_dtype(placement: Placement, model: Model) -> torch.dtype:

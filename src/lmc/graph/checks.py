@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -232,12 +233,26 @@ def checked_weight(weight: Tensor, train: Tensor) -> Tensor:
     return weight
 
 
+def checked_splits(splits: Mapping[str, object], n: int) -> dict[str, Tensor]:
+    """The boolean masks [n] of all splits; those of val and test are empty where they are not given."""
+    masks = {
+        split: checked_mask(split, nodes, n) for split, nodes in splits.items() if nodes is not None or split == "train"
+    }
+    masks = {split: masks.get(split, torch.zeros_like(masks["train"])) for split in SPLITS}
+    for a, b in combinations(SPLITS, 2):
+        both = masks[a] & masks[b]
+        if bool(both.any()):
+            raise GraphError(
+                f"expected disjoint splits (got {int(both.sum())} nodes in both {a} and {b}, e.g. node "
+                f"{int(both.nonzero()[0])}): remove them from one"
+            )
+    return masks
+
+
 def checked_mask(split: str, nodes: object, n: int) -> Tensor:
     """The boolean mask [n] of a split, from a mask or from node numbers."""
     if nodes is None:
-        if split == "train":
-            raise GraphError("expected train nodes (got none): pass a mask or node numbers")
-        return torch.zeros(n, dtype=torch.bool)
+        raise GraphError(f"expected {split} nodes (got none): pass a mask or node numbers")
     chosen = as_tensor(split, nodes)
     if chosen.dim() != 1:
         raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
@@ -261,17 +276,6 @@ def checked_mask(split: str, nodes: object, n: int) -> Tensor:
     if not bool(mask.any()):
         raise GraphError(f"expected at least one {split} node (got an empty split)")
     return mask
-
-
-def check_disjoint(masks: dict[str, Tensor]) -> None:
-    """Refuse splits that share nodes."""
-    for a, b in combinations(SPLITS, 2):
-        both = masks[a] & masks[b]
-        if bool(both.any()):
-            raise GraphError(
-                f"expected disjoint splits (got {int(both.sum())} nodes in both {a} and {b}, e.g. node "
-                f"{int(both.nonzero()[0])}): remove them from one"
-            )
 
 
 def check_labelled(y: Tensor, masks: dict[str, Tensor]) -> None:

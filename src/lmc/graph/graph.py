@@ -210,8 +210,7 @@ class Graph:
         n = y.shape[0] if y.dim() else 0
         features = checks.checked_features(x, n)
         targets, num_classes, task = checks.checked_targets(y, num_classes, task)
-        masks: dict[str, Any] = {k: checks.checked_mask(k, v, n) for k, v in splits.items()}
-        checks.check_disjoint(masks)
+        masks: dict[str, Any] = checks.checked_splits(splits, n)
         checks.check_labelled(targets, masks)
         adj = edges(n)
         factors = None if weight is None else checks.checked_weight(checks.as_tensor("weight", weight), masks["train"])
