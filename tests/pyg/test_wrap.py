@@ -39,6 +39,7 @@ from lmc.graph import Graph
 from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method
 from lmc.models import GAT, GCN, SAGE, Model
 from lmc.pyg import wrap
+from lmc.pyg.wrap import WrappedNetwork
 
 G = random_graph()
 DEGREES = torch.bincount(G.adj.degrees().long())
@@ -150,6 +151,13 @@ ALL = EXACT | INEXACT
 LINEAR = [name for name in EXACT if name not in ("gat", "gatv2", "transformer", "cheb", "sg")]
 
 
+@pytest.fixture(autouse=True)
+def without_the_comparison_of_bind(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """These tests compare gradients themselves; one test makes the comparison of ``bind`` for every network."""
+    if "comparison_of_bind" not in request.node.name:
+        monkeypatch.setattr(WrappedNetwork, "check_on", lambda self, graph: None)
+
+
 def build(name: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -210,6 +218,11 @@ def test_backward_sgd_gives_the_gradient_of_pyg_over_an_epoch(name: str) -> None
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     assert worst_error(swept(BackwardSGD(clusters_per_batch=1), G, wrap(network)), pyg_gradient(network, G)) < 1e-10
+
+
+@pytest.mark.parametrize("name", [*ALL, *BATCH_NORM])
+def test_every_network_passes_the_comparison_of_bind(name: str) -> None:
+    wrap(build(name)).check_on(G)
 
 
 @pytest.mark.parametrize("first_layer", ["complete", "pruned"])
