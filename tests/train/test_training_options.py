@@ -18,6 +18,8 @@ import lmc
 from lmc.errors import ConfigError, DivergenceError
 from lmc.methods import GAS
 from lmc.train import Callback, Training
+from lmc.train.best import Best
+from lmc.train.metrics import metrics_of
 
 Parameters = dict[str, Tensor]
 STEPS = 4
@@ -67,6 +69,8 @@ def test_fit_leaves_the_parameters_of_the_best_epoch_in_evaluation_mode(
 ) -> None:
     if resume_at is not None:
         fit(graph, tmp_path / "r", epochs=resume_at, callbacks=[peak_at_epoch_3(graph)])
+        fit(graph, tmp_path / "other", epochs=1)  # in the place of an epoch that was trained after the checkpoint
+        (tmp_path / "other" / "best.safetensors").replace(tmp_path / "r" / "best.safetensors")
     model = model_of(graph)
     record = lmc.fit(
         graph, model, GAS(STEPS, 1), epochs=6, lr=0.05, device="cpu", run_dir=tmp_path / "r",
@@ -120,6 +124,16 @@ def test_patience_counts_evaluations_after_the_best_epoch(graph: lmc.Graph) -> N
     _, record = fit(graph, epochs=20, patience=2, eval_every=2, callbacks=[peak_at_epoch_3(graph)])
     assert record.best_epoch is not None
     assert len(record.epochs) == record.best_epoch + 4
+
+
+def test_an_improvement_starts_the_count_anew(graph: lmc.Graph) -> None:
+    best = Best(model_of(graph), keep=False, better=metrics_of(None, graph).better)
+    found = []
+    for epoch, score in enumerate([0.5, 0.4, 0.5, float("nan"), 0.6, 0.6, 0.1], start=1):
+        best.update(epoch, score)
+        found.append((best.epoch, best.since))
+    assert found == [(1, 0), (1, 1), (1, 2), (1, 3), (5, 0), (5, 1), (5, 2)]
+    assert best.parameters is None
 
 
 def test_an_early_stop_survives_a_resume(graph: lmc.Graph, tmp_path: Path) -> None:
