@@ -199,6 +199,8 @@ def test_what_cannot_be_passed_on_is_refused() -> None:
         FullBatch().bind(attributed, lmc.models.GCN(6, 7, 4))
     with pytest.raises(ConfigError, match=r"without edge_attr for GraphSAGE.*LMC4Conv"):
         GraphSAGE().bind(attributed, gine)
+    with pytest.raises(ConfigError, match=r"without edge_weight for GraphSAGE.*LMC4Conv"):
+        GraphSAGE().bind(weighted, lmc.wrap(NETWORKS["graphconv-max"]().double()))
     wider = replace(attributed, adj=replace(attributed.adj, edge_data=torch.ones(attributed.adj.nnz, K + 1)))
     with pytest.raises(ConfigError, match=r"edge_attr \[E, 3\] for WrappedNetwork \(got \[106, 4\]\)"):
         FullBatch().bind(wider, gine)

@@ -44,10 +44,12 @@ def bind(
     _check_method(schedule or method, method, kind, model, placement)
     model.check_on(graph)
     row_dtype(placement, model)  # what it refuses is refused before the graph is divided
-    if graph.edge_attr is not None and not method.traits.edge_features:
+    read_by_messages = "edge_attr" if graph.edge_attr is not None else None if model.linear else "edge_weight"
+    if read_by_messages and getattr(graph, read_by_messages) is not None and not method.traits.edge_features:
         raise ConfigError(
-            f"expected a graph without edge_attr for {method.traits.title} (got edge_attr): it samples entries of P, "
-            "which hold no features of edges; use LMC4Conv, GAS, ClusterGCN, BackwardSGD or FullBatch"
+            f"expected a graph without {read_by_messages} for {method.traits.title} and {type(model).__name__} (got "
+            "one with it): sampled entries of P are scaled, and hold no features of edges; use LMC4Conv, GAS, "
+            "ClusterGCN, BackwardSGD or FullBatch"
         )
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
