@@ -121,17 +121,7 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"
         )
-    for name, reads in (("edge_weight", model.reads_edge_weight), ("edge_attr", model.edge_dim is not None)):
-        if getattr(graph, name) is not None and not reads:
-            raise ConfigError(
-                f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
-                f"{_READERS[name]}, or load the graph without {name}"
-            )
-    if graph.edge_attr is not None and graph.edge_attr.shape[1] != model.edge_dim:
-        raise ConfigError(
-            f"expected edge_attr [E, {model.edge_dim}] for {type(model).__name__} (got {list(graph.edge_attr.shape)}): "
-            "change the edge_dim of its convolutions"
-        )
+    _check_edge_data(graph, model)
     if not targets and graph.num_features != model.in_width:
         raise ConfigError(
             f"expected a graph with the {model.in_width} features that the model was made for (got "
@@ -145,3 +135,18 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
             raise ConfigError(
                 f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}"
             )
+
+
+def _check_edge_data(graph: Graph, model: Model) -> None:
+    """Refuse edge weights and features that the model would ignore, or that have another width."""
+    for name, reads in (("edge_weight", model.reads_edge_weight), ("edge_attr", model.edge_dim is not None)):
+        if getattr(graph, name) is not None and not reads:
+            raise ConfigError(
+                f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
+                f"{_READERS[name]}, or load the graph without {name}"
+            )
+    if graph.edge_attr is not None and graph.edge_attr.shape[1] != model.edge_dim:
+        raise ConfigError(
+            f"expected edge_attr [E, {model.edge_dim}] for {type(model).__name__} (got {list(graph.edge_attr.shape)}): "
+            "change the edge_dim of its convolutions"
+        )

@@ -82,13 +82,8 @@ def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Ins
         )
     generator = torch.Generator().manual_seed(0)
     probe = perturbed(probe_of(network), generator)
-
-    def sample(num_nodes: int, scale: float, training: bool) -> Sample:
-        x = scale * torch.randn(num_nodes, in_width, generator=generator, dtype=torch.float64)
-        plain = Sample(x, _ring_with_chords(num_nodes), training)
-        return with_edge_data(plain, num_nodes if call.reads_edge_weight else None, num_nodes, call.edge_dim)
-
-    samples = sample(NUM_NODES, 1, False), sample(NUM_NODES, LARGE, False), sample(MANY_NODES, 1, True)
+    sizes = (NUM_NODES, 1.0, False), (NUM_NODES, LARGE, False), (MANY_NODES, 1.0, True)
+    samples = [_sample(call, in_width, *size, generator) for size in sizes]
     recordings = [record(probe, call, each, scaled=each is samples[0]) for each in samples]
     for recorded in recordings:
         _check_logits(recorded, type(network).__name__)
@@ -105,6 +100,15 @@ def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Ins
     constant = specs[0].linear and not training.calls[0].num_draws
     use = first.use_of_px() if constant else "none"
     return Inspection(specs, plain.logits.shape[1], use if use == "none" or in_training.use_of_px() == use else "none")
+
+
+def _sample(
+    call: NetworkCall, in_width: int, num_nodes: int, scale: float, training: bool, generator: torch.Generator
+) -> Sample:
+    """A small graph with random features, and with the edge data that the network reads."""
+    x = scale * torch.randn(num_nodes, in_width, generator=generator, dtype=torch.float64)
+    plain = Sample(x, _ring_with_chords(num_nodes), training)
+    return with_edge_data(plain, num_nodes if call.reads_edge_weight else None, num_nodes, call.edge_dim)
 
 
 def check_on(network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], sample: Sample) -> None:

@@ -49,13 +49,8 @@ class NetworkCall:
                 f"arguments {', '.join(unknown)} too): give them defaults, or wrap a module that passes them"
             )
         accepted = tuple(name for name in EDGE_ARGUMENTS if takes_data or name in {p.name for p in others})
-        width = edge_dim_of(network) if edge_dim is None else edge_dim
-        if "edge_attr" in required and width is None:
-            raise ConfigError(
-                f"expected the width of the edge features of {type(network).__name__}, whose forward requires "
-                "edge_attr (got none): pass edge_dim to lmc.wrap"
-            )
-        return cls(takes_data, output, accepted, tuple(required), width if "edge_attr" in accepted else None)
+        width = edge_dim_of(network, edge_dim, "edge_attr" in required) if "edge_attr" in accepted else None
+        return cls(takes_data, output, accepted, tuple(required), width)
 
     def __call__(
         self, network: nn.Module, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None,
@@ -98,14 +93,22 @@ class NetworkCall:
         return entries[self.output]
 
 
-def edge_dim_of(network: nn.Module) -> int | None:
-    """The width of edge features that the first convolution with one names; None where none does."""
+def edge_dim_of(network: nn.Module, given: int | None, required: bool) -> int | None:
+    """The width of edge features: the given one, or that which the first convolution with one names; None: none does,
+    and none is ``required``."""
+    if given is not None:
+        return given
     for module in network.modules():
         lin = getattr(module, "lin_edge", None) or (getattr(module, "lin", None) if _is_gine(module) else None)
         for width in (getattr(module, "edge_dim", None), getattr(lin, "in_channels", None)):
             if isinstance(width, int) and width > 0:
                 return width
-    return None
+    if not required:
+        return None
+    raise ConfigError(
+        f"expected the width of the edge features of {type(network).__name__}, whose forward requires edge_attr (got "
+        "none): pass edge_dim to lmc.wrap"
+    )
 
 
 def _is_gine(module: nn.Module) -> bool:

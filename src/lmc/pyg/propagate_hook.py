@@ -278,13 +278,17 @@ class EdgesInto:
         arguments = {name: self._argument(name, value, name in nodes) for name, value in kwargs.items()}
         return own_method(self.convolution, method)(self.edges, size=size, **arguments)
 
+    def _features(self, value: Tensor | None) -> Tensor | None:
+        """The features of these edges in the place of ``value``; in the edge data, weights come before them."""
+        known = value is not None and self.data is not None and self.data.dim() == 2
+        return self.data[:, -value.shape[1] :] if known else None  # type: ignore[index, union-attr]
+
     def _argument(self, name: str, value: Any, at_ends: bool) -> Any:
         """An argument restricted to these edges; ``at_ends``: the convolution reads it at the ends of an edge."""
         if isinstance(value, EdgeUpdate):
             return self._run("edge_updater", value.kwargs)
-        if name == self.spec.features and isinstance(value, Tensor):  # weights of the graph's edges come before them
-            known = self.data is not None and self.data.dim() == 2
-            return self.data[:, -value.shape[1] :] if known and self.data is not None else None
+        if name == self.spec.features:
+            return self._features(value)
         if name == self.spec.weight:
             return self.values if value is None else self.values.view(-1, *value.shape[1:])
         if at_ends and isinstance(value, Tensor | tuple | list):

@@ -18,7 +18,7 @@ from lmc.pyg.core_rows_mode import CoreRowsMode
 from lmc.pyg.inspection import check_on, edge_data_read, inspect_network, sample_of
 from lmc.pyg.matrices import LayerEdges, aggregation_of, marked_symmetric, matrix_of, same_entries, without_loops
 from lmc.pyg.network_call import NetworkCall
-from lmc.pyg.propagate_hook import ChooseState, EdgeUpdate, HookedPass, replaced_methods
+from lmc.pyg.propagate_hook import ChooseState, EdgeUpdate, HookedPass, PropagateSpec, replaced_methods
 
 MAX_CHECKED_NODES, MIN_CHECKED_NODES = 128, 8
 """Nodes of a user's graph on which ``bind`` compares a network with plain autograd."""
@@ -220,10 +220,8 @@ class WrappedNetwork(Model):
             spec = self.specs[len(found)]
             weight = None if spec.weight is None else kwargs[spec.weight]
             weight = None if weight is None else weight.flatten()
-            updates = [value.kwargs for value in kwargs.values() if isinstance(value, EdgeUpdate)]
-            features = next((each[spec.features] for each in (*updates, kwargs) if spec.features in each), None)
             aggregation = aggregation_of(convolution) if spec.linear else None
-            found.append(LayerEdges(edge_index, weight, aggregation, features))
+            found.append(LayerEdges(edge_index, weight, aggregation, _edge_features(spec, kwargs)))
             return torch.zeros(n, *spec.shape, dtype=dtype, device=adj.device)
 
         x = torch.zeros(1, self.in_width, dtype=dtype, device=adj.device).expand(n, -1)
@@ -233,6 +231,12 @@ class WrappedNetwork(Model):
         with evaluating(network), torch.no_grad(), exact, replaced_methods(network, propagate):
             self._call(network, x, edges, *data)
         return found
+
+
+def _edge_features(spec: PropagateSpec, kwargs: dict[str, Any]) -> Tensor | None:
+    """The edge features among the arguments of ``propagate``, and of the ``edge_updater`` call before it."""
+    updates = [value.kwargs for value in kwargs.values() if isinstance(value, EdgeUpdate)]
+    return next((each[spec.features] for each in (*updates, kwargs) if spec.features in each), None)
 
 
 def _is_lazy(network: nn.Module) -> bool:
