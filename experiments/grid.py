@@ -20,6 +20,7 @@ from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, par
 from lmc.cli.study import Configs, Methods
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_logits, exact_states
+from lmc.engine.problem import losses_of
 from lmc.errors import ConfigError
 from lmc.methods import ClusterMethod
 from lmc.models import BatchNorm
@@ -162,7 +163,7 @@ def exact_loss(run: Run, whole_graph: bool = False) -> float:
         if whole_graph and activation is not None and isinstance(activation.norm, BatchNorm):
             _take_statistics(activation.norm, table.data())
         last = table
-    parts = [problem.losses_of(logits, rows).sum() for rows, logits in exact_logits(problem, chunks, [last])]
+    parts = [losses_of(problem, logits, rows).sum() for rows, logits in exact_logits(problem, chunks, [last])]
     return float(sum(parts))
 
 

@@ -567,6 +567,6 @@ def test_samples_are_drawn_on_the_gpu(name: str) -> None:
 
 
 def test_every_sampling_method_is_here() -> None:
-    divided = {"full", "backward-sgd", "cluster", "gas", "fm", "lmc", "cmc"}
+    divided = {"full", "backward-sgd", "cluster", "gas", "fm", "lmc", "cmc", "imc", "top"}
     here = {method.traits.name for method in SAMPLED.values()}
     assert {name for name in CONVOLUTIONAL if name not in divided} <= here

@@ -68,7 +68,8 @@ class Batches:
     def _layout(self, core: Tensor) -> Layout:
         """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
         problem = self.problem
-        layouts = [self.method.layout(problem.on(kind), core) for kind in range(len(problem.matrices))]
+        first_layers = [problem.kinds.index(kind) + 1 for kind in range(len(problem.matrices))]
+        layouts = [self.method.layout(problem.of_layer(l), core) for l in first_layers]
         if len(layouts) == 1:
             return layouts[0]
         # the matrices share their pattern, so halo and coefficients are the same

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmc.engine.exact import Chunk, Chunks, MakeTable, cut
-from lmc.engine.problem import Problem
+from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
 from lmc.models import Model, Pass, evaluating
@@ -132,7 +132,7 @@ class Layered:
             above = make(L, problem.model.widths[-1])
             for rows in chunks:
                 s = H[L - 1].pull(rows).detach().requires_grad_()
-                losses = problem.losses_of(problem.finish(s, Pass()), rows)
+                losses = losses_of(problem, problem.finish(s, Pass()), rows)
                 above.push(rows, torch.autograd.grad(losses.sum(), s)[0])
             yield L, above
             for l in range(L - 1, 0, -1):

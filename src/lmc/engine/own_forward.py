@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmc.engine.exact import Chunks, MakeTable, cut
 from lmc.engine.layered import Layered
-from lmc.engine.problem import Problem
+from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Precomputed
 from lmc.methods.protocol import Step
 from lmc.models import Model, Operator, Pass, evaluating
@@ -79,7 +79,7 @@ class OwnForward(Layered):
             for rows in chunks:
                 states = leaves(rows, L)
                 logits = next_state(problem, rows, states)
-                send(rows, states, problem.losses_of(logits, rows).sum(), None)
+                send(rows, states, losses_of(problem, logits, rows).sum(), None)
             for l in range(L, 0, -1):
                 yield l, V[l - 1]
                 for rows in chunks if l > 1 else ():

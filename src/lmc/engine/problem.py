@@ -103,13 +103,10 @@ class Problem:
         """How the model's passes go."""
         return kind_of(self.model)
 
-    def on(self, kind: int) -> Problem:
-        """The same with another of its matrices as P."""
-        return self if self.blocks is self.matrices[kind] else replace(self, blocks=self.matrices[kind])
-
     def of_layer(self, l: int) -> Problem:
         """The same with the matrix of layer l as P."""
-        return self.on(self.kinds[l - 1])
+        matrix = self.matrices[self.kinds[l - 1]]
+        return self if self.blocks is matrix else replace(self, blocks=matrix)
 
     def renormalise(self, block: CSR) -> CSR:
         """P on the subgraph that ``block``, cut out of P, is the pattern of, as if there were nothing else."""
@@ -213,18 +210,11 @@ class Problem:
         losses = self.row_losses(outputs, batch.y[:num], batch.labelled[:num], of_rows)
         return losses if batch.importance is None else losses * batch.importance
 
-    def losses_of(self, outputs: Tensor, rows: Rows) -> Tensor:
-        """The losses of rows of the graph."""
-        graph = self.graph
-        return self.row_losses(
-            outputs, graph.y[rows], graph.train[rows], None if graph.weight is None else graph.weight[rows]
-        )
-
     def row_losses(self, outputs: Tensor, y: Tensor, labelled: Tensor, weight: Tensor | None = None) -> Tensor:
         """w_i loss_i / sum of w over the labelled nodes, of every row; zero where it is not labelled."""
         outputs = outputs.to(self.accumulate_dtype)
         if self.loss is not None:
-            losses = self._own_losses(self.loss, outputs, y, labelled)
+            losses = _own_losses(self.loss, outputs, y, labelled)
         elif self.graph.multi_label:
             each = F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
             losses = each.mean(1) * labelled
@@ -234,12 +224,20 @@ class Problem:
             losses = losses * weight.to(losses.dtype)
         return losses / self.graph.total_weight
 
-    def _own_losses(self, loss: Loss, outputs: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-        """A loss that knows no unlabelled rows: these are zero rows to it, and pass no gradient, not even NaN."""
-        of_rows = labelled.unsqueeze(1)
-        y = y.where(labelled if y.dim() == 1 else of_rows, 0)
-        losses = loss(outputs.where(of_rows, 0), y.to(outputs.dtype) if y.is_floating_point() else y)
-        return losses.where(labelled, 0)
+
+def losses_of(problem: Problem, outputs: Tensor, rows: Rows) -> Tensor:
+    """The losses of rows of the graph."""
+    graph = problem.graph
+    weight = None if graph.weight is None else graph.weight[rows]
+    return problem.row_losses(outputs, graph.y[rows], graph.train[rows], weight)
+
+
+def _own_losses(loss: Loss, outputs: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
+    """A loss that knows no unlabelled rows: these are zero rows to it, and pass no gradient, not even NaN."""
+    of_rows = labelled.unsqueeze(1)
+    y = y.where(labelled if y.dim() == 1 else of_rows, 0)
+    losses = loss(outputs.where(of_rows, 0), y.to(outputs.dtype) if y.is_floating_point() else y)
+    return losses.where(labelled, 0)
 
 
 def _placed(matrices: list[CSR], device: torch.device, on_host: bool) -> list[CSR]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from lmc.engine import tally
 from lmc.engine.exact import Chunks, MakeTable, chunks_of
 from lmc.engine.layered import Estimate, Layered
-from lmc.engine.problem import Problem
+from lmc.engine.problem import Problem, losses_of
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Batch, Extractor, spmm
 from lmc.methods.protocol import Method, ProblemView, Tables, Widths
@@ -111,7 +111,7 @@ class RecurrentKind(Layered):
         def solve(block: Block) -> Solution:
             z = Z.pull(block.rows).detach()
             h = z.clamp_min(0).requires_grad_()
-            losses = problem.losses_of(model.decode(h, Pass()), block.rows)
+            losses = losses_of(problem, model.decode(h, Pass()), block.rows)
             (G,) = torch.autograd.grad(losses.sum(), h)
             if block.halo.numel():
                 G = G + spmm(block.outside, V.pull(block.halo)) @ model.W.detach()

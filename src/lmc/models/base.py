@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Graph, checked_edges, normalise, renormalise
+from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
+from lmc.models.hooks import Hooks
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear, Resettable
 
@@ -55,7 +56,7 @@ class Layer(nn.Module, ABC):
         return drop(h, self.dropout, p, self.training)
 
 
-class Model(nn.Module, ABC):
+class Model(Hooks, ABC):
     """Encoder, layers, decoder.
 
     ``model(x, edge_index, edge_weight)`` is the plain forward pass on all rows, as in PyG. The edges are checked and
@@ -97,18 +98,6 @@ class Model(nn.Module, ABC):
         model = super().__new__(cls)
         object.__setattr__(model, "arguments", _plain_arguments(cls, args, kwargs))
         return model
-
-    def initialise(self, in_width: int) -> None:
-        """Called with the feature width of a graph before the model is first used on it."""
-
-    def check_on(self, graph: Graph) -> None:
-        """Called once with the graph before training on it; refuses what was not known without the graph."""
-
-    def prepare(self, P: CSR) -> None:
-        """Called once with the whole graph's aggregation matrix, before training on it."""
-
-    def project(self) -> None:
-        """Project the parameters onto the set where the model is well-posed; called after every optimiser step."""
 
     @property
     def num_layers(self) -> int:
@@ -185,11 +174,6 @@ class Model(nn.Module, ABC):
         """The matrix of layer l on the subgraph whose pattern is ``block``, taken as a graph of its own."""
         return renormalise(block, self.normalisation)
 
-    def well_posed(self, block: CSR) -> CSR:
-        """The matrix to aggregate with instead of ``block``, a sample of P; recurrent models scale it so that their
-        fixed point exists."""
-        return block
-
     def run_forward(
         self, x: Tensor | CSR, p: Pass, at: Callable[[int, Callable[[Operator], Tensor]], Tensor]
     ) -> Tensor:
@@ -209,24 +193,6 @@ class Model(nn.Module, ABC):
         """Logits, row by row from h^L."""
         return h if self.lin_out is None else self.lin_out(drop(h, self.dropout, p, self.training), p)
 
-    def _pass(
-        self, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None
-    ) -> tuple[Sequence[Operator], Pass]:
-        """One operator per layer, and the settings of the pass, from the arguments of :meth:`forward`."""
-        if not isinstance(P, Tensor):
-            assert not isinstance(p, Tensor)
-            return P if isinstance(P, Sequence) else [P] * self.num_layers, p or Pass()
-        if len(x.shape) != 2 or x.shape[1] != self.in_width:
-            raise ConfigError(f"expected features [n, {self.in_width}] (got shape {list(x.shape)})")
-        weight, p = (p, Pass()) if isinstance(p, Tensor) else (None, p or Pass())
-        if weight is not None and (weight.requires_grad or not self.reads_edge_weight):
-            why = "constant edge weights" if self.reads_edge_weight else "no edge weights, which it does not read"
-            raise ConfigError(f"expected {why} for {type(self).__name__} (got edge_weight): use lmc.wrap for others")
-        # with directed=True an undirected graph is the special case that it is in PyG
-        adj = checked_edges(P, x.shape[0], directed=True, edge_weight=weight)
-        matrices, kinds = self.matrices(adj, next(self.parameters()).dtype)
-        return [Aggregation.exact(matrices[kind]) for kind in kinds], p
-
     def forward(
         self, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None = None, *,
         edge_weight: Tensor | None = None,
@@ -240,7 +206,7 @@ class Model(nn.Module, ABC):
             p: the settings of the pass; or the edge weights, as the third argument of PyG's models.
             edge_weight: the weights [E] of the edges in ``edge_index``.
         """
-        operators, p = self._pass(x, P, p if edge_weight is None else edge_weight)
+        operators, p = operators_of(self, x, P, p if edge_weight is None else edge_weight)
         h = h0 = self.encode(x, p)
         for l, operator in enumerate(operators, start=1):
             h = self.layer(l).activate(self.layer(l)(h, operator, p, h0), p)
@@ -259,6 +225,25 @@ class Model(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, Resettable | BatchNorm):
                 module.reset_parameters(generator)
+
+
+def operators_of(
+    model: Model, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None
+) -> tuple[Sequence[Operator], Pass]:
+    """One operator per layer, and the settings of the pass, from the arguments of :meth:`Model.forward`."""
+    if not isinstance(P, Tensor):
+        assert not isinstance(p, Tensor)
+        return P if isinstance(P, Sequence) else [P] * model.num_layers, p or Pass()
+    if len(x.shape) != 2 or x.shape[1] != model.in_width:
+        raise ConfigError(f"expected features [n, {model.in_width}] (got shape {list(x.shape)})")
+    weight, p = (p, Pass()) if isinstance(p, Tensor) else (None, p or Pass())
+    if weight is not None and (weight.requires_grad or not model.reads_edge_weight):
+        why = "constant edge weights" if model.reads_edge_weight else "no edge weights, which it does not read"
+        raise ConfigError(f"expected {why} for {type(model).__name__} (got edge_weight): use lmc.wrap for others")
+    # with directed=True an undirected graph is the special case that it is in PyG
+    adj = checked_edges(P, x.shape[0], directed=True, edge_weight=weight)
+    matrices, kinds = model.matrices(adj, next(model.parameters()).dtype)
+    return [Aggregation.exact(matrices[kind]) for kind in kinds], p
 
 
 def _plain_arguments(cls: type, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object] | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError, SolverWarning
 from lmc.graph import CSR, Aggregation, spmm
-from lmc.models.base import Model
+from lmc.models.base import Model, operators_of
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear
 from lmc.solvers import Map, Solution, Solver, best_factor, solve
@@ -242,7 +242,7 @@ class Recurrent(Model):
         self, x: Tensor | CSR, P: Tensor | Operator | Sequence[Operator], p: Pass | Tensor | None = None, *,
         edge_weight: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        (operator, *_), p = self._pass(x, P, p if edge_weight is None else edge_weight)
+        (operator, *_), p = operators_of(self, x, P, p if edge_weight is None else edge_weight)
         if not isinstance(operator, Aggregation) or operator.num_inputs != operator.num_outputs:
             raise ConfigError(f"expected an Aggregation on one set of rows (got {operator!r}): a fixed point needs it")
         b = self.encode(x, p)
