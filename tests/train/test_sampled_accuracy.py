@@ -15,9 +15,11 @@ from lmc.graph import CSR
 from lmc.methods import (
     CMC,
     GAS,
+    IMC,
     LADIES,
     METHODS,
     SIGN,
+    TOP,
     VRGCN,
     BackwardSGD,
     ClusterGCN,
@@ -53,6 +55,8 @@ ENTRIES: dict[str, Method] = {
     "fm": GraphFM(10, 5),
     "lmc": LMC4Conv(10, 5),
     "cmc": CMC(10, 5),
+    "imc": IMC(10, 5),
+    "top": TOP(10, 5),
     "backward-sgd": BackwardSGD(10, 5),
 }
 DEEP = ("gas", "fm", "lmc")
