@@ -288,7 +288,9 @@ def _heads(call: RecordedCall) -> int:
     (e, index), out = call.softmaxes[0], call.out
     if e.dim() != 2 or out.dim() != 3 or out.shape[1] != e.shape[1] or not torch.equal(index, call.edges[1]):
         return 0
-    x = call.kwargs.get("x", call.kwargs.get("value"))
+    if call.reweighted is not None:  # the softmax is part of the message
+        return e.shape[1] if close(call.reweighted, out) else 0
+    x = call.kwargs.get("x")
     if x is None or source(x).shape[1:] != out.shape[1:]:
         return 0
     w = (e - log_sum_exp(e, index, out.shape[0])[index]).exp().unsqueeze(2)

@@ -71,6 +71,7 @@ class RecordedCall:
         softmaxes: scores and target nodes of every softmax over neighbours.
         num_draws: dropouts and other random draws of the pass before this call.
         scaled: x and the result of the same call with x times each of :data:`SCALES`.
+        reweighted: what the result should be if it weighs messages by the softmax, see :func:`_reweighted`.
     """
 
     name: str
@@ -84,6 +85,7 @@ class RecordedCall:
     softmaxes: list[tuple[Tensor, Tensor]]
     num_draws: int
     scaled: list[tuple[Tensor, Tensor]]
+    reweighted: Tensor | None
 
     @property
     def written(self) -> bool:
@@ -143,9 +145,11 @@ def record(probe: nn.Module, call: Call, sample: Sample, scaled: bool = False) -
         copied, version = out.detach().clone() if isinstance(out, Tensor) else out, getattr(out, "_version", 0)
         updated = {k: updates[id(v)][1] for k, v in kwargs.items() if id(v) in updates}
         made = names[id(convolution)], convolution, edge_index, dict(kwargs)
-        again = _scaled_calls(convolution, edge_index, size, kwargs) if scaled and not updated else []
-        calls.append(RecordedCall(*made, copied, out, version, updated, softmaxes.copy(), mode.num_draws, again))
+        found, draws = softmaxes.copy(), mode.num_draws
         softmaxes.clear()
+        again = _scaled_calls(convolution, edge_index, size, kwargs) if scaled and not updated else []
+        weighed = None if updated else _reweighted(convolution, edge_index, size, kwargs, found, out)
+        calls.append(RecordedCall(*made, copied, out, version, updated, found, draws, again, weighed))
         return out
 
     probe.train(sample.training)
@@ -183,6 +187,27 @@ def _scaled_calls(convolution: Any, edges: Any, size: Any, kwargs: dict[str, Any
         scaled = x * scale if isinstance(x, Tensor) else tuple(None if end is None else end * scale for end in x)
         found.append((source(scaled), own_method(convolution, "propagate")(edges, size=size, **kwargs | {"x": scaled})))
     return found
+
+
+@torch.no_grad()
+def _reweighted(
+    convolution: Any, edges: Any, size: Any, kwargs: dict[str, Any], softmaxes: list[tuple[Tensor, Tensor]], out: Any
+) -> Tensor | None:
+    """The sum of two ``propagate`` whose softmax is multiplied by r_i u_ij and r_i (1 - u_ij), divided by r_i.
+
+    It equals the result itself if that is a sum of messages, each of them times its weight in the softmax.
+    """
+    if len(softmaxes) != 1 or softmaxes[0][0].dim() != 2 or not isinstance(out, Tensor) or out.dim() != 3:
+        return None
+    e, index = softmaxes[0]
+    generator = torch.Generator().manual_seed(0)
+    r = 0.5 + torch.rand(out.shape[0], e.shape[1], generator=generator, dtype=e.dtype)
+    u = torch.rand(e.shape, generator=generator, dtype=e.dtype)
+    total = torch.zeros_like(out)
+    for factor in (r[index] * u, r[index] * (1 - u)):
+        with replaced_softmax(convolution, lambda own, *args, f=factor, **options: own(*args, **options) * f):
+            total += own_method(convolution, "propagate")(edges, size=size, **kwargs)
+    return total / r.unsqueeze(2)
 
 
 class RowTrackingMode(CoreRowsMode):
