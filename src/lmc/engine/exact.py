@@ -129,15 +129,16 @@ def exact_adjoints(
 
 
 def randomised(model: Model, seed: int) -> Model:
-    """A copy of the model with random parameters."""
-    drawn = copy.deepcopy(model)
+    """A copy of the model with random parameters, which are drawn on the CPU and so are the same on every device."""
+    device = next(model.parameters()).device
+    drawn = copy.deepcopy(model).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "random basis"))
         for module in drawn.modules():
             reset = getattr(module, "reset_parameters", None)
             if module is not drawn and callable(reset):
                 reset()
-    return drawn
+    return drawn.to(device)
 
 
 def set_statistics(model: Model, l: int, s: Table, chunks: Chunks) -> None:

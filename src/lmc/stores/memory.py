@@ -19,7 +19,7 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
         on_device, total = torch.cuda.mem_get_info(device)
-        share = torch.cuda.get_per_process_memory_fraction(device)  # 1 where no limit is set
+        share = torch.cuda.get_per_process_memory_fraction(device.index)  # 1 where no limit is set
         return int(min(on_device + reserved, share * total)) - allocated
     free = [_free_of_system()]
     for limit, used in _LIMITS:
