@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from campaigns.campaign import GROUPS
+from campaigns.campaign import GROUPS, TABLE
 from campaigns.mutants import MUTANTS, stale
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,3 +40,12 @@ def test_no_case_of_a_fixed_share_is_wrong() -> None:
         found = outcomes[group]
         assert found["tried"] == found["right"] + found["refused"], group
         assert found["tried"] >= LEAST[group], group
+
+
+def test_the_page_quotes_the_table_of_the_whole_campaign() -> None:
+    table = TABLE.read_text()
+    assert table in (ROOT / "docs" / "reliability.md").read_text()
+    rows = [re.findall(r"\s([\d,]+)(?=\s|$)", line) for line in table.splitlines()]
+    figures = [[int(cell.replace(",", "")) for cell in row] for row in rows if len(row) == 4]
+    assert len(figures) == len(GROUPS)
+    assert all(wrong == 0 and tried == right + refused for tried, right, refused, wrong in figures)

@@ -22,7 +22,7 @@ from lmc.errors import LmcError
 
 Allowed = Literal["right", "refused", "either"]
 """Which outcomes of a case are allowed."""
-LIMIT = 300
+LIMIT = 600
 """Seconds after which a case counts as wrong."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from campaigns.harness import Tally, Wrong
 from lmc.stores import Auto, Device, Disk, FileRows, Pinned, Rows, StagedTable, Table, host_zeros, overwrite, tables_of
 from lmc.stores.staged import members
+from lmc.stores.transfers import same_rows
 
 TITLE = "tables of all tiers"
 CASES, PER_BLOCK = 36, 18
@@ -61,6 +62,16 @@ class TableMachine(RuleBasedStateMachine):
         self.plain = [torch.zeros(N, width, dtype=torch.float64) for width in WIDTHS]
         self.announced: tuple[Rows, ...] = ()
         self.in_step = False
+        self.written: list[Rows] = []
+
+    def distinct(self, rows: Rows) -> bool:
+        """Whether a step may write these rows: those that it writes are distinct, or they are the same object."""
+        if self.in_step and not any(same_rows(rows, other) for other in self.written):
+            taken = {int(row) for other in self.written for row in torch.arange(N)[other]}
+            if taken & set(torch.arange(N)[rows].tolist()):
+                return False
+            self.written.append(rows)
+        return True
 
     def values(self, data: Any, rows: Rows, table: int) -> Tensor:
         """Values for some rows, drawn."""
@@ -74,12 +85,16 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(rows=ROWS, table=st.integers(0, 1), data=st.data())
     def push(self, rows: Rows, table: int, data: Any) -> None:
+        if not self.distinct(rows):
+            return
         values = self.values(data, rows, table)
         self.tables[table].push(rows, values.clone())
         self.plain[table][rows] = values
 
     @rule(rows=ROWS, table=st.integers(0, 1), data=st.data())
     def add(self, rows: Rows, table: int, data: Any) -> None:
+        if not self.distinct(rows):
+            return
         values = self.values(data, rows, table)
         self.tables[table].add(rows, values.clone())
         self.plain[table][rows] += values
@@ -108,7 +123,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.kind.startswith("staged") and not self.in_step)
     @rule(fixed=st.booleans())
     def begin(self, fixed: bool) -> None:
-        self.in_step = True
+        self.in_step, self.written = True, []
         self.tables[0].bundle.begin(fixed)  # type: ignore[attr-defined]
 
     @precondition(lambda self: self.announced and self.kind.startswith("staged") and not self.in_step)

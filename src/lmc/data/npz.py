@@ -46,7 +46,7 @@ def read(
     arrays = _arrays(path)
     y = arrays.get("y")
     given: dict[str, Any] = {split: arrays.get(f"{split}_idx") for split in SPLITS}
-    task = task or (str(arrays["task"]) if "task" in arrays else None)
+    task = str(arrays["task"]) if task is None and "task" in arrays else task
     try:
         features, n = _features(arrays), _whole(arrays, "num_nodes")
         key, counted = ("x", features) if y is None else ("y", y)

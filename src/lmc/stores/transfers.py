@@ -139,7 +139,7 @@ class StepLog:
         """Memory for the values of the next write."""
         if not self.fixed:
             return self._host.packed.empty(num, self._host.device)
-        k = len(self.writes)
+        k = sum(not write.in_place for write in self.writes)
         if k == len(self._static):
             self._static.append(self._host.buffer(num))
         elif self._static[k].capacity < num:

@@ -273,9 +273,9 @@ def _check_same(file: Path, new: dict[str, Any]) -> None:
             f"expected a run folder of format {FORMAT} (got {path} of format {old.get('format', 1)}, which another "
             "version of lmc wrote): start again in another folder"
         )
-    differing = [k for k in new if k not in MAY_DIFFER and old.get(k) != new[k]]
+    differing = [d for k in new if k not in MAY_DIFFER for d in _differences(k, old.get(k), new[k])]
     if differing:
-        what = ", ".join(f"{k}: {old.get(k)} there, {new[k]} here" for k in differing)
+        what = ", ".join(differing[:5]) + f", and {len(differing) - 5} more" * (len(differing) > 5)
         raise CheckpointError(f"expected the settings of the run in {path} (got others: {what}): use the same")
     if new["device"] == "cpu" and old.get("threads") != new["threads"]:
         warnings.warn(
@@ -284,3 +284,12 @@ def _check_same(file: Path, new: dict[str, Any]) -> None:
             RunWarning,
             stacklevel=2,
         )
+
+
+def _differences(name: str, old: Any, new: Any) -> Iterator[str]:
+    """What differs between two settings, in words; of two dicts only the entries that do."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in {**new, **old}:
+            yield from _differences(f"{name}: {key}", old.get(key), new.get(key))
+    elif old != new:
+        yield f"{name}: {str(old)[:80]} there, {str(new)[:80]} here"
