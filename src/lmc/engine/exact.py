@@ -133,7 +133,7 @@ def randomised(model: Model, seed: int) -> Model:
     device = next(model.parameters()).device
     drawn = copy.deepcopy(model).cpu()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "random basis"))
+        torch.default_generator.manual_seed(derive(seed, "random basis"))  # not those of GPUs
         for module in drawn.modules():
             reset = getattr(module, "reset_parameters", None)
             if module is not drawn and callable(reset):
