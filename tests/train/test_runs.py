@@ -99,10 +99,13 @@ def test_damaged_folders_are_refused_in_one_line(tmp_path: Path) -> None:
 def test_folders_are_numbered(tmp_path: Path) -> None:
     assert latest_folder(tmp_path / "runs", "a.b") is None
     assert [new_folder(tmp_path / "runs", "a.b").name for _ in range(2)] == ["a.b-1", "a.b-2"]
-    (tmp_path / "runs" / "a.b-10").mkdir()
-    (tmp_path / "runs" / "axb-20").mkdir()
+    assert latest_folder(tmp_path / "runs", "a.b") is None  # both are empty
+    for name in ("a.b-10", "a.b-010", "axb-20"):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "config.json").touch()
     assert latest_folder(tmp_path / "runs", "a.b") == tmp_path / "runs" / "a.b-10"
     assert new_folder(tmp_path / "runs", "a.b").name == "a.b-11"
+    assert latest_folder(tmp_path / "runs", "a.b") == tmp_path / "runs" / "a.b-10"
 
 
 def test_a_cleared_folder_keeps_the_files_of_others(tmp_path: Path) -> None:

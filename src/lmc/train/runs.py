@@ -85,7 +85,7 @@ def _made(path: Path, config: Mapping[str, Any]) -> Model:
 
 def new_folder(root: Path, name: str) -> Path:
     """Make and return the folder ``root/name-K`` with the next free number K."""
-    number = _latest(root, name) + 1
+    number = max(_numbers(root, name), default=0) + 1
     with writable(root):
         while True:  # another process may take the number at the same time
             try:
@@ -97,14 +97,14 @@ def new_folder(root: Path, name: str) -> Path:
 
 
 def latest_folder(root: Path, name: str) -> Path | None:
-    """The folder ``root/name-K`` with the largest number K; None where there is none."""
-    number = _latest(root, name)
-    return root / f"{name}-{number}" if number else None
+    """The folder ``root/name-K`` with the largest number K, apart from empty ones, which refused runs leave behind."""
+    used = [number for number in _numbers(root, name) if any((root / f"{name}-{number}").iterdir())]
+    return root / f"{name}-{max(used)}" if used else None
 
 
-def _latest(root: Path, name: str) -> int:
-    found = (re.fullmatch(rf"{re.escape(name)}-(\d+)", path.name) for path in root.glob("*") if path.is_dir())
-    return max((int(match[1]) for match in found if match), default=0)
+def _numbers(root: Path, name: str) -> list[int]:
+    found = (re.fullmatch(rf"{re.escape(name)}-([1-9]\d*)", path.name) for path in root.glob("*") if path.is_dir())
+    return [int(match[1]) for match in found if match]
 
 
 def clear_folder(path: Path, also: tuple[str, ...] = ()) -> None:
