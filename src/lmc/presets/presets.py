@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
@@ -77,17 +77,20 @@ def _presets() -> dict[str, Preset]:
 
 def _family(what: str, settings: dict[str, dict[str, Any]]) -> dict[str, Preset]:
     """The preset of one file and those derived from it, by name."""
-    own, model, fit = settings["method"], settings["model"], settings["fit"]
+    own, fit = settings["method"], settings["fit"]
+    model = {k: v for k, v in settings["model"].items() if k != "name"}
     rates = {"": fit} | ({RANDOM: fit | settings["random"]} if "random" in settings else {})
     found = {}
     for name in (own["name"], *DERIVED[own["name"]]):
-        cls = cast(Any, METHODS[name])
-        shared = own if name == own["name"] else {k: own[k] for k in ("num_parts", "clusters_per_batch")}
-        known = {f.name for f in fields(cls)}
-        chosen = {k: v for k, v in shared.items() if k in known}
         for suffix, options in rates.items():
-            method = cls(**chosen, **({"partition": "random"} if suffix else {}))
             preset = f"{name}{suffix}/{what}"
-            arguments = {k: v for k, v in model.items() if k != "name"}
-            found[preset] = Preset(preset, method, model["name"], arguments, options)
+            method = _method(name, own, random=bool(suffix))
+            found[preset] = Preset(preset, method, settings["model"]["name"], model, options)
     return found
+
+
+def _method(name: str, own: dict[str, Any], random: bool) -> Method:
+    """A method with the settings ``own`` where they are its own, else with the parts that they have in common."""
+    shared = ("num_parts", "clusters_per_batch")
+    chosen = {k: v for k, v in own.items() if k != "name" and (name == own["name"] or k in shared)}
+    return cast(Any, METHODS[name])(**chosen, **({"partition": "random"} if random else {}))
