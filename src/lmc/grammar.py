@@ -70,7 +70,8 @@ def named(name: str, known: Mapping[str, T], what: str) -> T:
     """The entry of that name; another name is refused with the closest one."""
     if name in known:
         return known[name]
-    raise ConfigError(f"expected a {what} of {', '.join(known)} (got {name!r}){_near(name, known)}")
+    article = "an" if what[0] in "aeiou" else "a"
+    raise ConfigError(f"expected {article} {what} of {', '.join(known)} (got {name!r}){_near(name, known)}")
 
 
 def summary_of(cls: type) -> str:

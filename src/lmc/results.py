@@ -55,6 +55,12 @@ class RunRecord:
     epochs: tuple[EpochRecord, ...]
     run_dir: str | None = None
 
+    def __repr__(self) -> str:
+        found = {split: self._at_best(split) for split in ("val", "test")}
+        scores = "".join(f", {split} {score:.4g}" for split, score in found.items() if score is not None)
+        where = "" if self.run_dir is None else f", {self.run_dir}"
+        return f"RunRecord({len(self.epochs)} epochs, best epoch {self.best_epoch}{scores}{where})"
+
     @property
     def best(self) -> EpochRecord | None:
         """The first epoch with the best validation score; the last epoch where there are no validation scores."""

@@ -122,6 +122,13 @@ EPOCHS = (
 )
 
 
+def test_a_record_is_shown_in_one_short_line() -> None:
+    assert repr(RunRecord({"lr": 0.1}, EPOCHS, "runs/a-1")) == "RunRecord(2 epochs, best epoch 2, val 0.5, runs/a-1)"
+    assert repr(RunRecord({}, ())) == "RunRecord(0 epochs, best epoch None)"
+    zero = EpochRecord(1, 0.5, 1.0, {"val": 0.0, "test": 0.25})
+    assert repr(RunRecord({}, (zero,))) == "RunRecord(1 epochs, best epoch 1, val 0, test 0.25)"
+
+
 def test_a_record_as_comma_separated_values(tmp_path: Path) -> None:
     path = RunRecord({}, EPOCHS).to_csv(tmp_path / "run.csv")
     with path.open(newline="") as file:
