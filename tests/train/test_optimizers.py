@@ -138,7 +138,7 @@ def test_other_optimisers_and_schedulers_are_not_resumed(graph: lmc.Graph, tmp_p
     fit(graph, run_dir=tmp_path / "r", optimizer="sgd", scheduler="cosine", epochs=2)
     for other, message in (
         ({"optimizer": "sgd:momentum=0.9", "scheduler": "cosine", "epochs": 2}, r"optimizer: .*momentum"),
-        ({"optimizer": "sgd", "scheduler": "cosine"}, r"scheduler: .*'epochs': 2.*'epochs': 4"),
+        ({"optimizer": "sgd", "scheduler": "cosine"}, "scheduler: epochs: 2 there, 4 here"),
         ({"optimizer": "sgd"}, "scheduler"),
     ):
         with pytest.raises(CheckpointError, match=message):
