@@ -112,6 +112,12 @@ G = random_graph()
         lambda model: lmc.partition.partition(G, "4"),
         lambda model: lmc.results.read_run("there is no such folder"),
         lambda model: lmc.results.read_run(3),
+        lambda model: lmc.fit(G, model.requires_grad_(False), lmc.methods.GAS(4, 1), epochs=1),
+        lambda model: lmc.fit(G, model, lmc.methods.GAS(4, 1), epochs=1, scheduler="step:size=0"),
+        lambda model: lmc.wrap(torch.nn.Linear(6, 4), in_width="6"),
+        lambda model: lmc.diagnostics.gradient_error(G, model),
+        lambda model: lmc.diagnostics.bias(model),
+        lambda model: lmc.Graph.from_edges(torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 3, device="meta")),
     ],
 )
 def test_misuse_of_the_api_is_refused_in_one_line(misuse: Callable[[lmc.models.Model], object]) -> None:

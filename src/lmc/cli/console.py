@@ -72,6 +72,13 @@ def reported_errors() -> Iterator[None]:
         text = " ".join(str(error).split()) if isinstance(error, LmcError) else _usage(error)
         err.print(f"[red]error:[/red] {escape(text)}")
         raise typer.Exit(REFUSED) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            raise
+        err.print(
+            f"[red]error:[/red] expected enough memory (got: {escape(' '.join(str(error).split()))}): lower sizes"
+        )
+        raise typer.Exit(REFUSED) from error
 
 
 def _usage(error: Any) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.engine.recurrent import rules_of
+from lmc.errors import typed
 from lmc.graph import Aggregation, Batch
 from lmc.methods import BackwardSGD, FullBatch
 from lmc.models import modes_kept
@@ -66,11 +67,13 @@ class GradientProbe:
         return dataclasses.replace(whole, importance=importance, weight=batch.weight)
 
 
+@typed
 def gradient_error(run: Run, batch: Batch) -> GradientError:
     """The errors of one batch's gradient; leaves run and model as they were."""
     return GradientProbe(run)(batch)
 
 
+@typed
 def bias(run: Run) -> dict[str, float]:
     """|mean gradient of an epoch - full gradient| / |full gradient| by parameter name, at fixed parameters and tables.
 

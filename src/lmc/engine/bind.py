@@ -51,6 +51,8 @@ def bind(
             "one with it): sampled entries of P are scaled, and hold no features of edges; use LMC4Conv, GAS, "
             "ClusterGCN, BackwardSGD or FullBatch"
         )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError("expected a parameter that is trained (got none): unfreeze some by requires_grad_(True)")
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
         parts = check_parts(torch.as_tensor(parts), graph.num_nodes)

@@ -49,6 +49,8 @@ def as_tensor(what: str, values: object) -> Tensor:
         raise GraphError(f"expected {what} as an array of numbers (got {type(values).__name__}: {error})") from error
     if made.layout != torch.strided:
         raise GraphError(f"expected a dense {what} (got a sparse tensor): pass its entries, or {what}.to_dense()")
+    if made.is_meta:
+        raise GraphError(f"expected {what} with values (got a tensor on the meta device): load it on a CPU or a GPU")
     return made.long() if made.dtype in (torch.uint16, torch.uint32, torch.uint64) else made
 
 

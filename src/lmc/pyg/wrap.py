@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, NotComparedWarning
+from lmc.errors import ConfigError, NotComparedWarning, typed
 from lmc.graph import CSR, Graph
 from lmc.models.base import Layer, Model
 from lmc.models.passes import Operator, Pass, evaluating
@@ -28,6 +28,7 @@ MAX_CHECKED_PRODUCTS = 2**28
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+@typed
 def wrap(
     network: nn.Module, in_width: int | None = None, output: int | str | None = None, *, edge_dim: int | None = None
 ) -> Model:

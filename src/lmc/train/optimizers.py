@@ -101,8 +101,13 @@ class Step(Curve):
     size: int = 30
     gamma: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 1:
+            raise ConfigError(f"expected size of at least 1 epoch (got {self.size}): choose another one")
+
     def factor(self, t: float) -> float:
-        return float(self.gamma ** (t // max(1, self.size)))
+        return float(self.gamma ** (t // self.size))
 
 
 @dataclass(frozen=True)
