@@ -144,3 +144,9 @@ def test_a_union_keeps_the_weights_of_its_graphs(data: Data) -> None:
     g = lmc.data.load(Several([data, data]))
     assert g.edge_weight is not None
     assert torch.equal(g.edge_weight[: data.num_edges], g.edge_weight[data.num_edges :])
+
+
+def test_types_of_edges_are_not_dropped(data: Data) -> None:
+    data.edge_type = torch.zeros(data.num_edges, dtype=torch.int64)
+    with pytest.raises(GraphError, match=r"expected edges of one type \(got data.edge_type\)"):
+        lmc.data.load(data)

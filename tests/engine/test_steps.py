@@ -26,6 +26,8 @@ from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import Aggregation, Graph, gcn_norm
 from lmc.methods import GAS, BackwardSGD, ClusterGCN, DropEdge, FullBatch, GraphFM, HistoryMethod, LMC4Conv
 from lmc.models import GCN, Model
+from lmc.stores import Placement
+from lmc.train import fit
 
 
 def fill(run: Run, seed: int = 0) -> None:
@@ -352,3 +354,12 @@ def test_a_batch_of_another_run_is_refused(other: str) -> None:
             use(batch)
     assert all(p.grad is None for p in model.parameters())
     run.accumulate(next(run.batches()))
+
+
+def test_bind_and_fit_choose_the_same_device_by_default() -> None:
+    g = random_graph()
+    on_gpu = torch.cuda.is_available()
+    run = GAS(2, 1).bind(g, GCN(6, 7, 4))
+    record = fit(g, GCN(6, 7, 4), GAS(2, 1), epochs=1)
+    assert Placement().device == "auto"
+    assert run.problem.device.type == record.config["device"] == ("cuda" if on_gpu else "cpu")

@@ -28,6 +28,11 @@ def from_data(
     for key, meaning in needed.items():
         if getattr(data, key, None) is None:
             raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
+    if getattr(data, "edge_type", None) is not None:
+        raise GraphError(
+            "expected edges of one type (got data.edge_type): encode the types as data.edge_attr, which wrapped "
+            "networks read, or delete them"
+        )
     given: dict[str, Any] = {split: _mask(data, split) for split in SPLITS if "y" in needed}
     given |= {"name": name, "symmetrise": symmetrise, "task": task, "weight": getattr(data, "node_weight", None)}
     given |= {"directed": directed} | {key: getattr(data, key, None) for key in ("edge_weight", "edge_attr")}
