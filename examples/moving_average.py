@@ -36,9 +36,10 @@ class MovingAverage(Callback):
         self.average = state
 
 
-graph = lmc.load("tiny-like")
-model = lmc.models.GCN(graph.num_features, 32, graph.num_classes, dropout=0.5)
-method = lmc.methods.LMC4Conv(num_parts=10, clusters_per_batch=2)
-record = lmc.fit(graph, model, method, epochs=20, callbacks=[MovingAverage()], restore_best=False)
-last = (record.epochs[-1].scores or {})["test"]
-print(f"test accuracy {last:.3f} with the last parameters, {lmc.evaluate(model, graph)['test']:.3f} with their average")
+if __name__ == "__main__":
+    graph = lmc.load("tiny-like")
+    model = lmc.models.GCN(graph.num_features, 32, graph.num_classes, dropout=0.5)
+    method = lmc.methods.LMC4Conv(num_parts=10, clusters_per_batch=2)
+    record = lmc.fit(graph, model, method, epochs=20, callbacks=[MovingAverage()], restore_best=False)
+    last, averaged = (record.epochs[-1].scores or {})["test"], lmc.evaluate(model, graph)["test"]
+    print(f"test accuracy {last:.3f} with the last parameters, {averaged:.3f} with their average")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -188,27 +189,9 @@ def lmc_metadata(run_dir: Path) -> dict[str, str]:
         return dict(file.metadata())
 
 
-class Average(Callback):
-    """An exponential moving average of the parameters, which replaces them at the end."""
-
-    def __init__(self, decay: float = 0.9) -> None:
-        self.decay, self.average = decay, {}  # type: ignore[var-annotated]
-
-    def on_start(self, training: Training) -> None:
-        self.average = self.average or {name: p.detach().clone() for name, p in training.model.named_parameters()}
-
-    def on_step(self, training: Training) -> None:
-        for name, p in training.model.named_parameters():
-            self.average[name].lerp_(p.detach(), 1 - self.decay)
-
-    def on_end(self, training: Training) -> None:
-        training.model.load_state_dict(self.average, strict=False)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.average
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.average = state
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "moving_average.py"
+Average = runpy.run_path(str(EXAMPLE))["MovingAverage"]
+"""An exponential moving average of the parameters, which replaces them at the end."""
 
 
 def test_the_state_of_a_callback_survives_a_resume(graph: lmc.Graph, tmp_path: Path) -> None:

@@ -166,11 +166,14 @@ class Passes:
     """
 
     def __init__(self, run: Run, problem: Problem, chunks: Chunks) -> None:
-        self.problem, self.seed = problem, run.seed
-        self.cores = [] if run.clusters.redraw else run.clusters.cores(problem.device)
+        self.problem, self.seed, self._clusters = problem, run.seed, run.clusters
         self.tables: Tables = run.tables
         self.numbers = run.numbers
         self.chunks = list(problem.kind.fill_chunks(problem, chunks))
+
+    @property
+    def cores(self) -> list[Rows]:
+        return [] if self._clusters.redraw else self._clusters.cores(self.problem.device)
 
     def fill_states(self) -> list[Table]:
         H = self.tables["H"]

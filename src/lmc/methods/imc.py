@@ -24,7 +24,7 @@ A step touches core rows alone: no halo is computed, read or written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -301,12 +301,13 @@ class IMC(HistoryMethod):
                 q = torch.cat([q, self._first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
             squares[l] += q.square().sum(0, dtype=squares[l].dtype)
             Q[l].push(rows, q)
+        rows_by_slot = exact.cores
         for l, table in Q.items():
             scale = (squares[l] / exact.problem.graph.num_nodes).clamp_min(1e-12).rsqrt()
             if self.redraw:
                 numbers[f"scale{l}"].copy_(scale)
-            for first in range(0, len(exact.cores), SLOTS):
-                cores = [table.pull(core) for core in exact.cores[first : first + SLOTS]]
+            for first in range(0, len(rows_by_slot), SLOTS):
+                cores = [table.pull(core) for core in rows_by_slot[first : first + SLOTS]]
                 numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale)
         self.regraph(exact)
         numbers["explained"].zero_()
@@ -348,8 +349,7 @@ class TOP(IMC):
     ridge: float = 1e-6
     basis: str = "random"
 
-    traits: ClassVar[Traits] = Traits(
-        "top", "TOP", outside="by a linear map of the core rows in both directions, fitted once at random parameters",
-        accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "M"}),), grad_from_all_rows=True,
-        batch_norm="renormalised", sweeps=True,
+    traits: ClassVar[Traits] = replace(
+        IMC.traits, name="top", title="TOP",
+        outside="by a linear map of the core rows in both directions, fitted once at random parameters",
     )  # fmt: skip
