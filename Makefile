@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 LIBRARY := .venv/.library
+SITE := .venv/.site
 STAMP := .venv/.installed
 
-.PHONY: venv demo test lint mutants campaign
+.PHONY: venv demo docs test lint mutants campaign
 
 venv: $(STAMP)
 
@@ -14,6 +15,10 @@ $(LIBRARY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(INSTALL) .
 	touch $(LIBRARY)
+
+$(SITE): $(LIBRARY)
+	$(INSTALL) ".[docs]"
+	touch $(SITE)
 
 $(STAMP): $(LIBRARY)
 	$(INSTALL) ".[test]"
@@ -24,9 +29,14 @@ demo: $(LIBRARY)
 	$(BIN)/lmc compare arxiv-like --scale 0.1 --model gcn:layers=3:norm=layer --parts 40 --clusters 10 \
 		--lr 0.001 --epochs 80 --eval-every 2 --run-dir runs/demo
 
+# the site, with every tutorial executed; make test builds it without executing them
+docs: $(SITE)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "build/site/index.html"
+
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests experiments examples
-	$(BIN)/ruff check src tests experiments examples
+	$(BIN)/ruff format --check src tests experiments examples docs
+	$(BIN)/ruff check src tests experiments examples docs
 	$(BIN)/mypy
 
 # one process a core, with one thread each: most tests are too small to gain from a second thread
