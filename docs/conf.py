@@ -19,7 +19,6 @@ highlight_language = "text"
 nitpicky = True
 # the annotations in signatures name classes of torch and types of Python that have no page here
 nitpick_ignore_regex = [("py:.*", ".*")]
-suppress_warnings = ["toc.empty_glob"]
 
 html_theme = "furo"
 html_title = "lmc"
