@@ -7,3 +7,4 @@ from lmc.graph.edges import checked_edges
 from lmc.graph.graph import Graph, Nodes
 from lmc.graph.normalise import NORMALISATIONS, adjacency_of, gcn_norm, normalise, renormalise
 from lmc.graph.product import Aggregation, Around, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm
+from lmc.graph.shard import Shard
