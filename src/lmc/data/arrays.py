@@ -168,8 +168,8 @@ def check_pointers(indptr: np.ndarray, indices: np.ndarray, shape: Any, what: st
     if not whole or np.shape(shape) != (2,):
         raise GraphError(f"expected {what}_shape to be two numbers and whole numbers throughout (got others)")
     rows, cols = (int(size) for size in shape)
-    if not 0 <= rows < 2**31 or not 0 <= cols < 2**31 or indices.size >= 2**31:
-        raise GraphError(f"expected fewer than 2^31 rows, columns and entries of {what} (got {rows} x {cols})")
+    if not 0 <= rows < 2**31 or not 0 <= cols < 2**31:
+        raise GraphError(f"expected fewer than 2^31 rows and columns of {what} (got {rows} x {cols})")
     if indptr.shape != (rows + 1,) or indices.ndim != 1:
         raise GraphError(
             f"expected {what}_indptr [{rows + 1}] and {what}_indices of one dimension "

@@ -15,6 +15,7 @@ from lmc.engine import Problem
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
+from lmc.graph.csr import pointer_dtype
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, HistoryMethod, Method
 from lmc.models import Model
 from lmc.sampling import Clusters
@@ -146,7 +147,8 @@ def _structure(graph: Graph, problem: Problem) -> list[Item]:
 def _matrix_bytes(graph: Graph, problem: Problem) -> tuple[int, int]:
     """Bytes of the entries and of the row pointers of all matrices, including transposes where these differ."""
     number, n = len(problem.matrices) * (1 if problem.P.symmetric else 2), graph.num_nodes
-    return number * (graph.adj.nnz + n) * (4 + problem.dtype.itemsize), number * 4 * (n + 1)
+    nnz = graph.adj.nnz + n
+    return number * nnz * (4 + problem.dtype.itemsize), number * pointer_dtype(nnz).itemsize * (n + 1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError, typed
-from lmc.graph.csr import CSR
+from lmc.graph.csr import CSR, pointer_dtype
 
 SPLITS = ("train", "val", "test")
 TASKS = ("classes", "labels", "regression")
@@ -74,14 +74,15 @@ def as_features(x: Any) -> Tensor | CSR:
     if not is_sparse(x):
         return as_tensor("x", x)
     rows = x.tocsr()
-    if rows.ndim != 2 or max(rows.nnz, *rows.shape) >= 2**31:
-        raise GraphError(f"expected sparse features [n, d] with fewer than 2^31 entries (got {list(rows.shape)})")
+    if rows.ndim != 2 or max(rows.shape) >= 2**31:
+        raise GraphError(f"expected sparse features [n, d] with n and d below 2^31 (got {list(rows.shape)})")
     return csr_of(rows.indptr, rows.indices, rows.data, rows.shape[1])
 
 
 def csr_of(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_cols: int) -> CSR:
     """A matrix from the numpy arrays of its rows; whole numbers become float32."""
-    pointers, columns = (torch.from_numpy(part.astype(np.int32)) for part in (indptr, indices))
+    pointers = torch.from_numpy(indptr.astype(np.int64)).to(pointer_dtype(indices.size))
+    columns = torch.from_numpy(indices.astype(np.int32))
     data = as_tensor("x", values)
     return CSR(pointers, columns, data if data.is_floating_point() else data.float(), num_cols)
 

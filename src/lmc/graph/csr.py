@@ -1,4 +1,8 @@
-"""Compressed sparse rows with int32 indices: the one sparse format of the library, and blocks cut out of it."""
+"""Compressed sparse rows: the one sparse format of the library, and blocks cut out of it.
+
+Columns are int32. So are row pointers, except those of matrices with 2^31 entries or more. Blocks that are cut out of
+such a matrix have int32 pointers again.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,14 @@ from lmc.errors import GraphError
 from lmc.kernels.pinned import allocate_pages, pin, take
 
 Made = TypeVar("Made", bound=Callable[..., Any])
+
+INT32_ENTRIES = 2**31
+"""Matrices with fewer entries have int32 row pointers, which cuSPARSE and MKL read; larger ones have int64."""
+
+
+def pointer_dtype(entries: int) -> torch.dtype:
+    """The dtype of the row pointers of a matrix with this many entries."""
+    return torch.int32 if entries < INT32_ENTRIES else torch.int64
 
 
 def _cached(method: Made) -> Made:
@@ -41,7 +53,7 @@ class CSR:
     """A sparse matrix by rows; row ``i`` has the columns ``indices[indptr[i]:indptr[i + 1]]``.
 
     Args:
-        indptr: row pointers, int32 [num_rows + 1].
+        indptr: row pointers [num_rows + 1] of the dtype :func:`pointer_dtype`.
         indices: columns, int32 [nnz].
         values: [nnz]; None for a bare pattern.
         symmetric: whether the matrix equals its transpose, so that backward products use the same arrays. The caller
@@ -89,7 +101,7 @@ class CSR:
         return self.values
 
     def degrees(self) -> Tensor:
-        """Stored entries per row, int32 [num_rows]."""
+        """Stored entries per row [num_rows], in the dtype of the row pointers."""
         return self.indptr.diff()
 
     def row_index(self) -> Tensor:
@@ -143,7 +155,17 @@ class CSR:
     def _at(self, entries: Tensor | slice, indptr: Tensor) -> CSR:
         """The matrix of these stored entries, with these row pointers."""
         values, data = (None if a is None else a[entries] for a in (self.values, self.edge_data))
-        return CSR(indptr, self.indices[entries], values, self.num_cols, edge_data=data)
+        indices = self.indices[entries]
+        return CSR(indptr.to(pointer_dtype(indices.numel())), indices, values, self.num_cols, edge_data=data)
+
+    @_cached
+    def pieces(self) -> list[tuple[slice, CSR]]:
+        """Ranges of rows that share memory with this matrix and have int32 row pointers; cached."""
+        starts = self.indptr
+        return [
+            (rows, self._at(entries, starts[rows.start : rows.stop + 1] - entries.start))
+            for rows, entries in row_chunks(self, INT32_ENTRIES - 1)
+        ]
 
     def select_rows(self, rows: Tensor | slice, total: int | None = None) -> CSR:
         """Rows ``rows`` with every column; ``total`` is the number of their entries, where it is known."""
@@ -175,7 +197,7 @@ class CSR:
         """The entries where ``keep`` [nnz] holds; ``at`` are their positions, where the caller knows them."""
         at = keep.nonzero().squeeze(1) if at is None else at
         # the number of kept entries before each row: a running count, read at the old row pointers
-        return self._at(at, pointers(keep)[self.indptr])
+        return self._at(at, pointers(keep, pointer_dtype(keep.numel()))[self.indptr])
 
     def to_dense(self) -> Tensor:
         """The dense matrix (for tests and small graphs)."""
@@ -207,10 +229,10 @@ def _offload(matrix: CSR, device: torch.device) -> CSR:
     return moved
 
 
-def pointers(counts: Tensor) -> Tensor:
-    """Row pointers of rows with ``counts`` entries, int32 [len + 1]."""
-    indptr = torch.zeros(counts.numel() + 1, dtype=torch.int32, device=counts.device)
-    torch.cumsum(counts, 0, dtype=torch.int32, out=indptr[1:])
+def pointers(counts: Tensor, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Row pointers of rows with ``counts`` entries [len + 1]."""
+    indptr = torch.zeros(counts.numel() + 1, dtype=dtype, device=counts.device)
+    torch.cumsum(counts, 0, dtype=dtype, out=indptr[1:])
     return indptr
 
 
@@ -218,7 +240,8 @@ def from_rows(rows: Tensor, cols: Tensor, values: Tensor | None, shape: tuple[in
     """A matrix from entries that are sorted by row."""
     # a search for the first entry of each row; counting the entries of each row would wait for the GPU
     each = torch.arange(shape[0] + 1, dtype=rows.dtype, device=rows.device)
-    indptr = torch.searchsorted(rows.contiguous(), each, out_int32=True)
+    narrow = pointer_dtype(rows.numel()) == torch.int32
+    indptr = torch.searchsorted(rows.contiguous(), each, out_int32=narrow)
     return CSR(indptr, cols.to(torch.int32), values, shape[1])
 
 
@@ -238,11 +261,12 @@ def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Te
     Counting the entries waits for the GPU, unless their ``total`` is known.
     """
     counts = matrix.degrees()[rows]
-    indptr = pointers(counts)
+    indptr = pointers(counts, matrix.indptr.dtype)
     total = int(indptr[-1]) if total is None else total
     # entry k of row r is at start_r + k; the running position minus the row's own offset is k
     shift = (matrix.indptr[rows] - indptr[:-1]).repeat_interleave(counts.long(), output_size=total)
-    return shift + torch.arange(total, dtype=torch.int32, device=matrix.device), indptr
+    positions = torch.arange(total, dtype=indptr.dtype, device=matrix.device)
+    return shift + positions, indptr.to(pointer_dtype(total))
 
 
 def row_chunks(P: CSR, limit: int) -> list[tuple[slice, slice]]:

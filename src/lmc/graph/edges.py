@@ -31,6 +31,8 @@ def checked_edges(
     """
     if directed and symmetrise:
         raise GraphError("expected directed=True or symmetrise=True (got both): symmetrise makes a graph undirected")
+    if n >= 2**31:
+        raise GraphError(f"expected fewer than 2^31 nodes (got {n:,}): columns are int32")
     _check_numbers(edge_index, n)
     m = edge_index.shape[1]
     weight = None if edge_weight is None else _checked_data("edge_weight", as_tensor("edge_weight", edge_weight), m)
@@ -38,8 +40,6 @@ def checked_edges(
     src, dst = edge_index.long()
     given = [None if data is None else data.to(src.device) for data in (weight, attr)]
     key, (weight, attr) = _repaired(src, dst, n, given) if symmetrise else _listed(src, dst, n, directed, given)
-    if key.numel() >= 2**31:
-        raise GraphError(f"expected fewer than 2^31 directed edges (got {key.numel():,}): int32 indices end there")
     adj = from_rows(key // n, key % n, weight, (n, n))
     return CSR(adj.indptr, adj.indices, weight, n, symmetric=not directed, edge_data=attr)
 

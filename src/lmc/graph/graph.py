@@ -28,7 +28,7 @@ class Graph:
     """A graph with features, targets and splits; several graphs are one disjoint union.
 
     Args:
-        adj: A as int32 CSR, without self-loops and duplicates: row i holds the edges that end in node i. Its values are
+        adj: A as CSR, without self-loops and duplicates: row i holds the edges that end in node i. Its values are
             the edge weights and its ``edge_data`` the edge features, None where there are none. It is ``symmetric``
             unless the graph is directed.
         x: features, dense float [n, d] or sparse :class:`CSR` with values.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError
-from lmc.graph.csr import CSR, row_chunks
+from lmc.graph.csr import CSR, pointer_dtype, row_chunks
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose.
@@ -29,7 +29,8 @@ def with_self_loops(adj: CSR) -> CSR:
     zero."""
     n, device = adj.num_rows, adj.device
     loops = torch.arange(n, device=device)
-    indptr = adj.indptr + torch.arange(n + 1, dtype=torch.int32, device=device)
+    dtype = pointer_dtype(adj.nnz + n)
+    indptr = adj.indptr.to(dtype) + torch.arange(n + 1, dtype=dtype, device=device)
     indices = torch.empty(adj.nnz + n, dtype=torch.int32, device=device)
     given = [(adj.values, 1), (adj.edge_data, 0)]
     values, data = (None if a is None else a.new_full((adj.nnz + n, *a.shape[1:]), loop) for a, loop in given)

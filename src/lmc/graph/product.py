@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lmc.graph.csr import CSR, from_rows
+from lmc.graph.csr import CSR, from_rows, pointer_dtype
 
 
 def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -35,6 +35,10 @@ def accumulate(out: Tensor, A: CSR, x: Tensor) -> Tensor:
 
 def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int) -> Tensor:
     """``out = beta out + A @ x``; bfloat16 is summed in float32 and rounded once."""
+    if A.indptr.dtype != torch.int32:
+        for rows, piece in A.pieces():
+            _addmm(out[rows], piece, x, beta)
+        return out
     if x.dtype != torch.bfloat16:
         return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, out=out)
     # MKL has no bfloat16 product, and cuSPARSE divides long rows and rounds the partial sums
@@ -50,7 +54,7 @@ def sparse_product(A: CSR, B: CSR) -> CSR:
     )
     c = a @ b
     indptr, indices, values = (torch.from_numpy(part).to(A.device) for part in (c.indptr, c.indices, c.data))
-    return CSR(indptr.to(torch.int32), indices.to(torch.int32), values, c.shape[1])
+    return CSR(indptr.to(pointer_dtype(c.nnz)), indices.to(torch.int32), values, c.shape[1])
 
 
 def hstack(A: CSR | Tensor, B: CSR | Tensor) -> CSR | Tensor:

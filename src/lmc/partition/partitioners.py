@@ -32,6 +32,10 @@ def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
             "expected pymetis for method='metis' (got none): pip install pymetis, or use method='label-propagation'"
         ) from error
     adj = with_transpose(graph.adj.to("cpu"))
+    if adj.indptr.dtype != torch.int32:
+        raise ConfigError(
+            f"expected fewer than 2^31 entries for method='metis' (got {adj.nnz:,}): use method='label-propagation'"
+        )
     # METIS passes the seed to srand, for which 0 and 1 are the same
     options = pymetis.Options(seed=(seed + 1) % 2**31)
     starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
