@@ -14,7 +14,8 @@ from lmc.cli.console import TextTable
 from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_numbers
 from lmc.cli.study import Methods
 from lmc.errors import ConfigError
-from lmc.report.looks import draw_curve, legend_below, looks_of, new_figure, plain, plain_decimals
+from lmc.report.looks import draw_curve, name_lines, new_figure, plain, plain_decimals
+from lmc.report.names import looks_of
 from lmc.train.evaluate import evaluate_problem
 
 
@@ -212,17 +213,17 @@ def best_rate(rates: Sequence[Rate], targets: Mapping[int, float]) -> Rate:
 def accuracy_figure(curves: Mapping[str, Sequence[tuple[float, float, float]]], target: float) -> Figure:
     """Every method's accuracy over epochs and over seconds of training; the target is a horizontal line."""
     looks = looks_of(list(curves))
-    figure = new_figure(9.6, 4.2, "test accuracy, best rate of each method")
+    figure = new_figure(11.2, 4.2, "Test accuracy in %, every method at its best learning rate")
     for k, (axes, name) in enumerate(zip(figure.subplots(1, 2, sharey=True), ("epochs", "seconds"), strict=True)):
         for label, curve in curves.items():
             draw_curve(axes, [(point[k], 100 * point[2]) for point in curve], looks[label])
         axes.axhline(100 * target, color="#888888", linewidth=0.9, linestyle=(0, (2, 2)))
         axes.set_xscale("log")
         plain_decimals(axes.xaxis)
-        axes.set_xlabel(name, fontsize=10)
+        axes.set_xlabel(f"{name} of training, logarithmic", fontsize=10)
         plain(axes)
     shown = [100 * point[2] for curve in curves.values() for point in curve]
     axes.set_ylim(100 * target - 6, max(*shown, 100 * target) + 0.6)
-    figure.axes[0].set_ylabel("test accuracy, %", fontsize=10)
-    legend_below(figure, looks)
+    for k, axes in enumerate(figure.axes):
+        name_lines(axes, {label: (curve[-1][k], 100 * curve[-1][2]) for label, curve in curves.items()}, looks)
     return figure

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from lmc.cli.console import TextTable, console, number
 from lmc.errors import ConfigError
-from lmc.report.looks import Look, Points, draw_curve, legend_below, looks_of, new_figure, plain, save
+from lmc.report.looks import Points, draw_curve, legend_below, new_figure, plain, plain_decimals, save
+from lmc.report.names import Look, looks_of
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 
 CAPTION = "relative errors of the states H, the adjoints V and the gradient, mean over measurements"
@@ -57,7 +58,9 @@ def estimates_figure(
 ) -> Figure:
     """A column for each comparison: training losses of its methods above, relative errors of V below."""
     looks = looks_of(list(dict.fromkeys(label for methods in runs.values() for label in methods)))
-    figure = new_figure(1.0 + 3.1 * len(runs), 6.4, "RecGCN: training loss, and error of the adjoints V")
+    figure = new_figure(
+        1.0 + 3.1 * len(runs), 6.4, "RecGCN: training loss, and relative error of the adjoints V (logarithmic)"
+    )
     panels = figure.subplots(2, len(runs), squeeze=False)
     for (name, of_methods), upper, lower in zip(runs.items(), *panels, strict=True):
         measured = {label: errors[name].get(label, ()) for label in of_methods}
@@ -76,4 +79,5 @@ def _draw(axes: Axes, curves: Mapping[str, Points], looks: Mapping[str, Look]) -
     for label, points in curves.items():
         draw_curve(axes, [(x, y) for x, y in points if 0 < y < math.inf], looks[label])
     axes.set_yscale("log")
+    plain_decimals(axes.yaxis)
     plain(axes)

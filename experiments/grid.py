@@ -24,7 +24,8 @@ from lmc.engine.problem import losses_of
 from lmc.errors import ConfigError
 from lmc.methods import ClusterMethod
 from lmc.models import BatchNorm
-from lmc.report.looks import MARKERS, legend_below, looks_of, new_figure, plain
+from lmc.report.looks import MARKERS, legend_below, new_figure, plain
+from lmc.report.names import looks_of
 from lmc.train.evaluate import evaluate_problem
 
 CAPTION = (
@@ -276,14 +277,14 @@ def grid_figure(rows: Sequence[GridRow], labels: Sequence[str], baseline: str) -
         panels.setdefault(row.norm_name, []).append(row)
     looks = looks_of(labels)
     width = max(6.5, 1.5 + 0.16 * max(map(len, panels.values())) * max(3, len(labels)))
-    figure = new_figure(width, 1.6 + 3.0 * len(panels), f"training loss over that of {baseline}")
+    figure = new_figure(width, 1.6 + 3.0 * len(panels), f"Training loss divided by that of {looks[baseline].name}")
     for place, (norm, those) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(len(panels), 1, place)
         for k, label in enumerate(labels):
             shift = 0.7 * (k / max(1, len(labels) - 1) - 0.5)
             points = [row.spread(label, relative_to=baseline) for row in those]
             _draw(axes, points, shift, looks[label].colour, MARKERS[k % len(MARKERS)])
-        _label(axes, norm, [f"{row.config}\n{row.lr:g}" for row in those], baseline)
+        _label(axes, norm, [f"{row.config}\n{row.lr:g}" for row in those], looks[baseline].name)
     legend_below(figure, looks, lines=False, markers=True, columns=max(1, min(len(labels), int(width / 1.9))))
     return figure
 
@@ -305,8 +306,10 @@ def _draw(axes: Axes, points: Sequence[Spread | None], shift: float, colour: str
 
 def _label(axes: Axes, norm: str, names: Sequence[str], baseline: str) -> None:
     plain(axes)
-    axes.set_title(f"norm {norm}", loc="left", fontsize=11)
-    axes.set_ylabel(f"loss / loss of {baseline}, by seed", fontsize=10)
+    words = norm.replace("none", "no norm").replace(":", " norm, dropout ")
+    axes.set_title(words[0].upper() + words[1:], loc="left", fontsize=11)
+    axes.set_ylabel(f"loss / loss of {baseline}", fontsize=10)
+    axes.set_xlabel("parts / parts in a batch, and the learning rate below", fontsize=9)
     axes.axhline(1.0, color="#4d4d4d", linewidth=0.9, zorder=0)
     for i in range(1, len(names)):
         axes.axvline(i - 0.5, color="#eeeeee", linewidth=0.8, zorder=0)

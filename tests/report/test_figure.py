@@ -6,9 +6,13 @@ import math
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.text import Text
 
+from lmc.methods import METHODS
 from lmc.report import compare_figure, save
-from lmc.report.looks import looks_of
+from lmc.report.names import DARK, LIGHT, looks_of
+from lmc.report.names import METHODS as NAMES
 from lmc.results import EpochRecord, RunRecord
 
 
@@ -32,10 +36,60 @@ def test_five_panels_with_a_curve_for_every_run(tmp_path: Path) -> None:
     loss, scores = figure.axes[0], figure.axes[1]
     assert (len(loss.lines), len(scores.lines)) == (3, 6)  # validation and test
     assert len(figure.axes[-1].patches) == 4
-    assert figure.axes[-1].get_yscale() == "log"
+    assert figure.axes[-1].get_xscale() == "log"
     for name in ("f.png", "f.svg"):
         save(figure, tmp_path / "new" / name)
         assert (tmp_path / "new" / name).stat().st_size > 10_000
+
+
+def texts_of(axes: Axes) -> list[Text]:
+    """Every text that is drawn, apart from ticks that lie outside of the limits."""
+    found = [text for text in axes.findobj(Text) if isinstance(text, Text) and text.get_text() and text.get_visible()]
+    ticks = {id(tick.label1) for axis in (axes.xaxis, axes.yaxis) for tick in axis.get_major_ticks()}
+    shown = {id(t) for axis in (axes.xaxis, axes.yaxis) for t in axis.get_ticklabels()}
+    return [text for text in found if id(text) not in ticks or id(text) in shown]
+
+
+def test_no_label_lies_on_another_one() -> None:
+    rates = {"full": 0.05, "cluster": 0.2, "gas": 0.201, "fm": 0.202, "lmc": 0.203, "cmc": 0.204, "imc": 0.205}
+    values = (0.94, 0.12345, 0.0123, 3e-7, 0.1234, 0.5)
+    errors = {
+        label: {f"layer {k}": v * (1 + k / 100) for k in range(4)} for label, v in zip(rates, values, strict=False)
+    }
+    figure = compare_figure({label: record(rate) for label, rate in rates.items()}, errors, "t")
+    figure.draw_without_rendering()
+    boxes = [(t.get_text(), Text.get_window_extent(t)) for axes in figure.axes for t in texts_of(axes)]
+    assert sum(name == "IMC" for name, _ in boxes) == 4
+    touching = [(a, b) for k, (a, one) in enumerate(boxes) for b, other in boxes[k + 1 :] if one.overlaps(other)]
+    assert not touching
+
+
+def test_errors_of_rounding_are_called_exact() -> None:
+    figure = compare_figure({"gas": record(0.2)}, {"gas": {"layer 1": 0.2, "layer 2": 9e-7, "layer 3": 0.0}}, "t")
+    axes = figure.axes[-1]
+    assert [text.get_text() for text in axes.texts if text.get_text()[0].isalnum()] == [
+        "layer 1", "0.2", "layer 2", "exact", "layer 3", "exact",
+    ]  # fmt: skip
+    assert len(axes.patches) == 1
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_method_has_one_name_and_colours_of_enough_contrast() -> None:
+    assert set(METHODS) <= set(NAMES)
+    for look in looks_of([*NAMES, "lmc:alpha=1", "lmc:alpha=2", "gas:a=1", "one", "two", "three", "four"]).values():
+        assert contrast(look.colour, LIGHT) >= 3
+        assert contrast(look.dark, DARK) >= 3
 
 
 def test_without_errors_there_are_four_panels() -> None:

@@ -1,4 +1,4 @@
-"""The figure of a comparison: loss, accuracy, gradient error."""
+"""The figure of a comparison: losses, scores and gradient errors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmc.report.looks import Look, draw_curve, legend_below, looks_of, new_figure, plain, plain_decimals
+from lmc.report.looks import (
+    BESIDE,
+    GRID_COLOUR,
+    draw_curve,
+    legend_below,
+    name_lines,
+    new_figure,
+    plain,
+    plain_decimals,
+)  # fmt: skip
+from lmc.report.names import Look, looks_of
 from lmc.results import RunRecord
 
 Looks = Mapping[str, Look]
+Ends = dict[str, tuple[float, float]]
+EXACT = 1e-6
+"""Relative errors below this are rounding errors of float32."""
 
 
 def compare_figure(
@@ -27,70 +40,94 @@ def compare_figure(
         metric: the name of the scores; accuracy and micro-F1 are drawn as percentages.
     """
     looks, with_errors = looks_of(list(runs)), any(errors.values())
-    figure = new_figure(13.0 if with_errors else 9.0, 6.6, title)
-    ratios = [1, 1, 1.2] if with_errors else [1, 1]
+    figure = new_figure(15.0 if with_errors else 10.5, 6.6, title)
+    ratios = [1, 1, 0.85] if with_errors else [1, 1]
     grid = figure.add_gridspec(2, len(ratios), width_ratios=ratios)
-    for column, (x, xlabel) in enumerate((("epoch", "epoch"), ("seconds", "seconds of training"))):
+    percent = metric.lower() in ("accuracy", "micro-f1")
+    for column, (x, xlabel) in enumerate((("epoch", "epochs"), ("seconds", "seconds of training steps"))):
         upper, lower = (figure.add_subplot(grid[row, column]) for row in range(2))
-        _draw_losses(upper, runs, looks, x)
-        percent = metric.lower() in ("accuracy", "micro-f1")
-        _draw_scores(lower, runs, looks, x, percent)
-        for axes, name in ((upper, "training loss"), (lower, f"test {metric}{', %' * percent} (pale: validation)")):
-            _label(axes, name, xlabel)
+        losses = _draw_losses(upper, runs, looks, x)
+        scores = _draw_scores(lower, runs, looks, x, percent)
+        score = f"Test {metric}{' in %' * percent} (thin: validation)"
+        for axes, name, ends in ((upper, "Training loss", losses), (lower, score, scores)):
+            _label(axes, f"{name} over {'epochs' if x == 'epoch' else 'time'}", xlabel)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
+            if len(looks) <= BESIDE:
+                name_lines(axes, ends, looks)
     if with_errors:
         _draw_errors(figure.add_subplot(grid[:, 2]), {k: v for k, v in errors.items() if v}, looks)
-    columns = (125 if with_errors else 85) // (7 + max(len(look.name) for look in looks.values()))
-    legend_below(figure, looks, columns=max(1, min(len(looks), columns)))
+    if len(looks) > BESIDE:
+        columns = (140 if with_errors else 95) // (7 + max(len(look.name) for look in looks.values()))
+        legend_below(figure, looks, columns=max(1, columns))
     return figure
 
 
-def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str) -> None:
+def _draw_losses(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str) -> Ends:
+    """The curves; returns where each of them ends."""
     losses: list[float] = []
+    ends: Ends = {}
     for label, run in runs.items():
         points = [(getattr(e, x), e.loss) for e in run.epochs if math.isfinite(e.loss) and e.loss > 0]
         draw_curve(axes, points, looks[label], linewidth=1.8)
         losses += [loss for _, loss in points]
+        ends |= {label: points[-1]} if points else {}
     if losses and max(losses) / min(losses) > 4:
         axes.set_yscale("log")
+        axes.set_ylabel("logarithmic", fontsize=8.5, color="#666666")
         plain_decimals(axes.yaxis)
+    return ends
 
 
-def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str, percent: bool) -> None:
+def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str, percent: bool) -> Ends:
+    """The curves; returns where those of the test nodes end."""
     scores: list[float] = []
+    ends: Ends = {}
     unit = 100 if percent else 1
     for label, run in runs.items():
         for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
             points = [(getattr(e, x), unit * e.scores[split]) for e in run.epochs if e.scores and split in e.scores]
             draw_curve(axes, points, looks[label], linewidth=width, alpha=alpha)
             scores += [score for _, score in points]
+            ends |= {label: points[-1]} if points else {}
     if scores:
         # the scores of the first epochs are low for every method: leave most of the height to where they differ
         scores.sort()
         low, high = scores[len(scores) // 12], scores[-1]
         margin = max(0.005 * unit, 0.08 * (high - low))
         axes.set_ylim(max(0.0, low - margin) if percent else low - margin, min(unit, high + margin))
+    return ends
 
 
 def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Looks) -> None:
+    """A row for every method of every layer: a point on a logarithmic axis, with its value beside it."""
     layers = list(dict.fromkeys(layer for by_layer in errors.values() for layer in by_layer))
-    heights = [v for by_layer in errors.values() for v in by_layer.values() if 0 < v < math.inf]
-    width = 0.82 / len(errors)
-    with_numbers = len(errors) * len(layers) <= 16
-    for k, (label, by_layer) in enumerate(errors.items()):
-        look, offset = looks[label], (k - (len(errors) - 1) / 2) * width
-        points = [(layers.index(layer) + offset, v) for layer, v in by_layer.items() if 0 < v < math.inf]
-        for x, height in points:
-            axes.bar(x, height, 0.9 * width, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
-            text = f"{height:.2g}" if with_numbers else ""
-            axes.annotate(text, (x, height), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_yscale("log")
-    if heights:
-        axes.set_ylim(min(heights) / 2, max(heights) * 1.25)
-    plain_decimals(axes.yaxis)
-    axes.set_xticks(range(len(layers)), layers)
-    _label(axes, "relative gradient error by layer", "against the exact gradient of the same batch")
+    shown = [v for by_layer in errors.values() for v in by_layer.values() if EXACT <= v < math.inf]
+    low, high = (min(shown) / 2.5, max(shown) * 6) if shown else (0.1, 1.0)
+    names: list[str] = []
+    for layer in layers:
+        axes.annotate(layer, (0, len(names)), (-6, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+                      ha="right", va="center", fontsize=9.5, fontweight="bold")  # fmt: skip
+        names.append("")
+        for label, by_layer in errors.items():
+            value, row, colour = by_layer.get(layer, math.nan), len(names), looks[label].colour
+            names.append(looks[label].name)
+            if EXACT <= value < math.inf:
+                axes.barh(row, value - low, 0.1, left=low, color=colour, alpha=0.45, linewidth=0)
+                axes.plot([value], [row], "o", color=colour, markersize=6)
+            text = "exact" if value < EXACT else f"{value:.2g}" if math.isfinite(value) else "-"
+            axes.annotate(text, (value if EXACT <= value < math.inf else low, row), (7, 0),
+                          textcoords="offset points", va="center", fontsize=8.5)  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(len(names) - 0.4, -0.8)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    plain_decimals(axes.xaxis, subs=(1.0,))
+    _label(axes, "Relative error of the gradient", "against the exact gradient\nof the same batch, logarithmic")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=GRID_COLOUR, linewidth=0.8)
+    axes.spines["left"].set_visible(False)
 
 
 def _label(axes: Axes, title: str, xlabel: str) -> None:

@@ -10,7 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lmc.report.looks import MARKERS, Points, draw_curve, legend_below, looks_of, new_figure, plain, plain_decimals
+from lmc.report.looks import (
+    BESIDE,
+    MARKERS,
+    Points,
+    draw_curve,
+    legend_below,
+    name_lines,
+    new_figure,
+    plain,
+    plain_decimals,
+)
+from lmc.report.names import looks_of
 
 _DIAMOND: dict[str, Any] = {
     "marker": "D",
@@ -50,7 +61,8 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_bars(axes, panel, [looks[label].colour for label in labels])
-    all_axes[0].set_yticks(range(len(names)), names, fontsize=8.5)
+    words = [name.replace(label, looks[label].name) for name, label in zip(names, labels, strict=True)]
+    all_axes[0].set_yticks(range(len(names)), words, fontsize=8.5)
     all_axes[0].set_ylim(len(names) - 0.4, -0.6)
     return figure
 
@@ -62,22 +74,26 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
     if panel.log:
         axes.set_xscale("log")
         plain_decimals(axes.xaxis)
+    # the length of a bar means nothing on a logarithmic axis: a point shows the value, and a thin line leads to it
     for i, value in bars:
-        axes.barh(i, value - least, 0.72, left=least, color=colours[i])
+        axes.barh(i, value - least, 0.08 if panel.log else 0.72, left=least, color=colours[i])
+        if panel.log:
+            axes.plot([value], [i], "o", color=colours[i], markersize=6)
         text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+        end = max(value, dict(marks).get(i, value))
         axes.annotate(
-            text if panel.numbers else "", (value, i), (5, 0), textcoords="offset points", va="center", fontsize=7.5
+            text if panel.numbers else "", (end, i), (6, 0), textcoords="offset points", va="center", fontsize=7.5
         )
     for i, value in marks:
         axes.plot([value], [i], **_DIAMOND)
     if panel.marked:
         diamond = Line2D([], [], **_DIAMOND)
-        axes.legend([diamond], [panel.marked], loc="lower right", fontsize=8, frameon=True, framealpha=0.9)
+        axes.legend([diamond], [panel.marked], loc="lower right", bbox_to_anchor=(1, 1), fontsize=8.5, frameon=False)
     if panel.limit is not None:
         axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if known:
         axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
-    axes.set_title(panel.title, loc="left", fontsize=10.5)
+    axes.set_title(panel.title + ", logarithmic" * panel.log, loc="left", fontsize=10.5)
     plain(axes, grid="x")
 
 
@@ -101,14 +117,19 @@ def scale_figure(panels: Sequence[Growth], title: str) -> Figure:
     panels = [panel for panel in panels if any(panel.curves.values())]
     looks = looks_of(list(dict.fromkeys(label for panel in panels for label in panel.curves)))
     rows = -(-len(panels) // 2)
-    figure = new_figure(10.5, 1.2 + 3.9 * rows, title)
+    figure = new_figure(12.0, 1.2 + 3.9 * rows, title)
     for place, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, 2, place)
         for k, (label, look) in enumerate(looks.items()):
             draw_curve(axes, panel.curves.get(label, ()), look, marker=MARKERS[k % len(MARKERS)], markersize=5)
         _draw_scales(axes, panel)
-    proportional = [Line2D([], [], **_DOTTED, label="proportional")]
-    legend_below(figure, looks, markers=True, more=proportional if any(p.proportional for p in panels) else ())
+        if len(looks) <= BESIDE:
+            name_lines(axes, {label: curve[-1] for label, curve in panel.curves.items() if curve}, looks)
+    proportional = any(panel.proportional for panel in panels)
+    legend_below(
+        figure, looks if len(looks) > BESIDE else {}, markers=True,
+        more=[Line2D([], [], **_DOTTED, label="growth in proportion to the size")] if proportional else (),
+    )  # fmt: skip
     return figure
 
 
@@ -127,5 +148,5 @@ def _draw_scales(axes: Axes, panel: Growth) -> None:
     plain_decimals(axes.xaxis)
     plain_decimals(axes.yaxis)
     axes.set_title(panel.title, loc="left", fontsize=11)
-    axes.set_xlabel(panel.xlabel, fontsize=10)
+    axes.set_xlabel(f"{panel.xlabel} (both axes logarithmic)", fontsize=10)
     plain(axes, grid="both")

@@ -1,75 +1,25 @@
-"""How figures look: the colour and the name of every method, axes, legends. A figure is a value; there is no global
-state."""
+"""How figures look: axes, curves and the names beside them. A figure is a value; there is no global state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-Dashes = tuple[float, Sequence[float]]
+from lmc.report.names import Look, shade
+
 Points = Sequence[tuple[float, float]]
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; a method has the same colour in every figure.
-_METHODS = {
-    "full": ("full batch", "#4d4d4d"),
-    "cluster": ("Cluster-GCN", "#e69f00"),
-    "gas": ("GAS", "#56b4e9"),
-    "fm": ("GraphFM-OB", "#009e73"),
-    "lmc": ("LMC", "#d55e00"),
-    "cmc": ("CMC", "#0072b2"),
-    "backward-sgd": ("backward SGD", "#cc79a7"),
-    "sse": ("SSE", "#009e73"),
-    "lmc4rec": ("LMC4Rec", "#d55e00"),
-    "cmc4rec": ("CMC4Rec", "#0072b2"),
-}
-_OTHER_COLOURS = ("#882255", "#999999", "#44aa99", "#b8a800")
-# Variants of one method share its hue; they differ in lightness, lines also in dashes and bars in hatching.
-_SHADES = (0.0, 0.45, -0.4, 0.7)
-_DASHES: tuple[Dashes, ...] = ((0, ()), (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-_HATCHES = ("", "///", "...", "xxx")
 MARKERS = "osD^vP*X<>"
 GRID_COLOUR = "#e2e2e2"
-
-
-@dataclass(frozen=True)
-class Look:
-    """How one method is drawn everywhere in a figure."""
-
-    name: str
-    colour: str
-    dashes: Dashes
-    hatch: str
-
-
-def looks_of(labels: Sequence[str]) -> dict[str, Look]:
-    """How each method is drawn, by its spec, e.g. "lmc" or "lmc:alpha=0.8"."""
-    looks: dict[str, Look] = {}
-    bases: list[str] = []
-    for label in labels:
-        base, _, options = label.partition(":")
-        unknown = dict.fromkeys(b for b in bases if b not in _METHODS and b != base)
-        name, colour = _METHODS.get(base, (base, _OTHER_COLOURS[len(unknown) % len(_OTHER_COLOURS)]))
-        name += f" ({options.replace(':', ', ')})" if options else ""
-        variant = bases.count(base) % len(_DASHES)
-        looks[label] = Look(name, _shade(colour, _SHADES[variant]), _DASHES[variant], _HATCHES[variant])
-        bases.append(base)
-    return looks
-
-
-def _shade(colour: str, amount: float) -> str:
-    """The colour, closer to white for positive amounts and closer to black for negative ones."""
-    goal = 1.0 if amount > 0 else 0.0
-    red, green, blue = (c + abs(amount) * (goal - c) for c in to_rgb(colour))
-    return to_hex((red, green, blue))
+BESIDE = 9
+"""The most methods whose names fit beside the lines of a panel; more are listed below the figure."""
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
@@ -84,6 +34,29 @@ def draw_curve(axes: Axes, points: Points, look: Look, **style: Any) -> None:
     if points:
         style = {"linewidth": 1.6, "marker": "o" if len(points) == 1 else ""} | style
         axes.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.dashes, **style)
+
+
+def name_lines(axes: Axes, ends: Mapping[str, tuple[float, float]], looks: Mapping[str, Look]) -> None:
+    """Write the name of every method to the right of the panel, in the order of the lines' ends, and join the two.
+
+    The limits of the axes must be final, since the names keep a distance that is a share of the panel's height.
+    """
+    step, to_share, (low, high) = 0.085, axes.transData + axes.transAxes.inverted(), axes.get_ylim()
+    ends = {label: (x, min(max(y, low), high)) for label, (x, y) in ends.items()}
+    found = sorted((float(to_share.transform(end)[1]), label) for label, end in ends.items())
+    upwards, downwards = [height for height, _ in found], [height for height, _ in found]
+    for k in range(1, len(found)):
+        upwards[k] = max(upwards[k], upwards[k - 1] + step)
+        downwards[-k - 1] = min(downwards[-k - 1], downwards[-k] - step)
+    for k, (_, label) in enumerate(found):
+        mean = (upwards[k] + downwards[k]) / 2  # both lists keep the distance, and so does their mean
+        place = min(max(mean, step * k), 1 - step * (len(found) - 1 - k))  # within the panel
+        colour = shade(looks[label].colour, -0.2)
+        axes.annotate(
+            looks[label].name, ends[label], (1.03, place), textcoords="axes fraction", va="center", fontsize=9,
+            color=colour, annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def legend_below(
@@ -101,6 +74,8 @@ def legend_below(
                marker=MARKERS[k % len(MARKERS)] if markers else "")
         for k, look in enumerate(looks.values())
     ] + list(more)  # fmt: skip
+    if not handles:
+        return
     columns = columns or len(handles)
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, frameon=False, fontsize=9.5)
 
@@ -113,9 +88,9 @@ def plain(axes: Axes, grid: Literal["both", "x", "y"] = "y") -> None:
     axes.tick_params(labelsize=9)
 
 
-def plain_decimals(axis: Axis) -> None:
+def plain_decimals(axis: Axis, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
     """Ticks of a logarithmic axis as plain numbers: 0.2, 0.5, 1."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
