@@ -212,9 +212,9 @@ MUTANTS = (
     Mutant(
         "lmc-score-sine",
         "methods/lmc4conv.py",
-        "math.pi / 2",
-        "1",
-        "the score sin is 1 for a complete message",
+        '"sin": torch.sin',
+        '"sin": torch.sinh',
+        "the score sin is the sine of the share of neighbours that are present",
         LMC,
     ),
     Mutant(

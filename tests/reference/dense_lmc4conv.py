@@ -15,7 +15,7 @@ SCORES: dict[str, Callable[[Array], Array]] = {
     "2x-x^2": lambda x: 2 * x - x * x,
     "1": lambda x: 1 + 0 * x,
     # docs/notation.md; the paper's table of scores has sin(x), without the factor pi / 2
-    "sin": lambda x: np.sin(np.pi / 2 * x),
+    "sin": lambda x: np.sin(x),
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from dense import Array, Data, random_data
+from dense_algorithm2 import Algorithm2
 from dense_cmc4rec import DenseCMC4Rec
 from dense_lmc4rec import DenseLMC4Rec, Seen
 from dense_sse import DenseSSE
@@ -16,6 +17,7 @@ from follow import Noise, Reference, follow, graph_of, loss_of, parameters_of
 
 import lmc
 from helpers import scrambled
+from lmc.cli.spec import parse_method
 
 WIDTH = 5
 W = "layers.0.lin.weight"
@@ -92,6 +94,36 @@ def test_lmc4rec_with_core_rows_of_different_ages() -> None:
 def test_lmc4rec_asks_as_many_rows_as_its_columns_need() -> None:
     """One column asks sixteen rows, of more that are in a core."""
     compare_lmc4rec("solution", True, lambda model: Noise(model, 0.2), width=1, num_parts=2)
+
+
+def compare_algorithm_2(lr: float) -> tuple[int, float]:
+    """Train by the algorithm of the paper, node by node; (units whose sign changed, largest error of a gradient)."""
+    data = random_data()
+    run, model = bound(parse_method("lmc4rec:update=step:undo_drift=no", clusters_per_batch=1), data)
+    reference, mover = Algorithm2(data, WIDTH), torch.optim.SGD(model.parameters(), lr=lr)
+    run.refresh()
+    reference.refresh(parameters_of(model))
+    worst = 0.0
+    for batch in (batch for epoch in range(4) for batch in run.batches(epoch)):
+        model.zero_grad()
+        core = batch.n_id[: batch.num_core].numpy()
+        _, grads = reference.step(parameters_of(model), core, batch.slot, batch.weight)
+        run.accumulate(batch)
+        errors = [np.abs(p.grad.numpy() - grads[name]).max() for name, p in model.named_parameters()]
+        worst = max(worst, *errors, 0.0)
+        mover.step()
+        model.project()
+    return reference.flipped, worst / max(np.abs(g).max() for g in grads.values())
+
+
+def test_the_command_of_algorithm_2_is_the_algorithm_of_the_paper() -> None:
+    """Until a unit changes its sign, the gradients are those of the paper's own histories; see ``Algorithm2``."""
+    flipped, error = compare_algorithm_2(lr=1e-4)
+    assert flipped == 0
+    assert error < 1e-10
+    flipped, error = compare_algorithm_2(lr=0.2)
+    assert flipped > 10
+    assert 1e-10 < error < 0.1
 
 
 @pytest.mark.parametrize("noisy", [False, True])

@@ -20,7 +20,6 @@ two layers. docs/methods/lmc4conv.md lists every departure from the paper.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -39,12 +38,11 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "x^2": lambda x: x**2,
     "2x-x^2": lambda x: 2 * x - x**2,
     "1": torch.ones_like,
-    "sin": lambda x: torch.sin(x * (math.pi / 2)),
+    "sin": torch.sin,
+    "sin(x)": torch.sin,
 }
-"""Quality of an incomplete message by x = deg_local / deg_global; each is 1 for a complete one.
-
-Departure: the table of the paper writes sin(x), which is not 1 for a complete message.
-"""
+"""Quality of an incomplete message by x = deg_local / deg_global, as in the paper's table of scores. Each but sin(x) is
+1 for a complete message. "sin" is the name of sin(x) that a shell reads without quotes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class LMC4Conv(HistoryMethod):
 
     Args:
         alpha: in [0, 1]; 0 uses the histories alone, 1 weighs the incomplete up-to-date values by their score.
-        score: "x", "x^2", "2x-x^2", "1" or "sin".
+        score: "x", "x^2", "2x-x^2", "1" or "sin(x)" ("sin" for short).
         forward: the compensation C_f; False reads halo states from the history alone, as GAS does.
         backward: the compensation C_b; False drops halo adjoints, as GAS does.
         cut: the state lies "before" the activation, so that the Jacobian of a halo row does not depend on its
