@@ -43,7 +43,7 @@ def shared_parts(method: Method, graph: Graph, seed: int, known: Partitions) -> 
         return None
     key = method.num_parts, method.partition
     if key not in known:
-        known[key] = method.parts_of(graph, seed)
+        known[key] = method.parts_of(graph.training_graph, seed)
     return known[key]
 
 

@@ -6,7 +6,7 @@ Nothing here imports torch when the module is loaded, so that ``lmc --help`` is 
 # Annotations are not postponed in this file: the fields become command-line options, and Typer reads their types.
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -65,6 +65,14 @@ class Source:
 class Training(Source):
     """What both commands have."""
 
+    inductive: Annotated[
+        bool | None,
+        _data(
+            "Whether training sees the training nodes and the edges between them alone. Default: only on ppi and "
+            "ppi-like, and where a file says so.",
+            "--inductive/--transductive",
+        ),
+    ] = None
     parts: Annotated[
         int | None, _method("Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.")
     ] = None
@@ -132,6 +140,10 @@ class Training(Source):
     rebuild_batches: Annotated[
         bool, _place("Build every batch when it is needed and keep none.", "--rebuild-batches")
     ] = False
+
+    def load(self) -> "Graph":
+        graph = super().load()
+        return graph if self.inductive is None else replace(graph, inductive=self.inductive)
 
     def settings(self) -> "Settings":
         """The settings of the training loop."""

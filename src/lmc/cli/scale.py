@@ -206,7 +206,7 @@ class OneGraph:
     def __call__(self, scale: float) -> Graph:
         if scale not in self._kept:
             self._kept.clear()  # freed before the next graph is made
-            self._kept[scale] = lmc.data.load(self._dataset, scale=scale)
+            self._kept[scale] = lmc.data.load(self._dataset, scale=scale).training_graph
         return self._kept[scale]
 
 

@@ -255,7 +255,7 @@ class GraphStudy(Study[C, R]):
     @cached_property
     def graph(self) -> Graph:
         """The graph, loaded when it is first used."""
-        return lmc.data.load(self.source, data_dir=self.data_dir, scale=self.scale)
+        return lmc.data.load(self.source, data_dir=self.data_dir, scale=self.scale).training_graph
 
     def settings(self) -> dict[str, Any]:
         return {"graph": self.graph.name, "data": self.graph.checksum} | super().settings()

@@ -101,7 +101,8 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
     """Names and values that describe a bound run."""
     model = run.problem.model
     dropped = "" if run.schedule is None else f", {percent(run.schedule.p)} of the edges left out anew every epoch"
-    lines = [("graph", repr(run.graph)), ("method", run.method.traits.title + dropped)]
+    seen = [("training sees", repr(run.graph))] if run.whole is not run.graph else []
+    lines = [("graph", repr(run.whole)), *seen, ("method", run.method.traits.title + dropped)]
     if isinstance(run.method, ClusterMethod):
         lines += division_facts(run)
     elif not isinstance(run.method, FullBatch):

@@ -49,6 +49,7 @@ class Named:
         preprocessing: what is done to the features when the set is loaded by its name: ``"none"``, ``"rows"`` (every
             row is divided by its sum) or ``"standardise"`` (every column gets mean 0 and deviation 1 over the training
             nodes).
+        inductive: training sees the training nodes alone; validation and test nodes are in graphs of their own.
         folders: further names of a raw folder, besides that of the set.
         raw: the published forms that are read.
     """
@@ -61,6 +62,7 @@ class Named:
     lookalike: str
     multi_label: bool = False
     directed: bool = False
+    inductive: bool = False
     preprocessing: str = "none"
     folders: tuple[str, ...] = ()
     raw: tuple[Raw, ...] = ()
@@ -158,7 +160,7 @@ REAL: dict[str, Named] = {
             raw=_benchmark("dblp.npz", "abojchevski/graph2gauss/master/data"),
         ),
         Named(
-            "ppi", 56_944, 793_632, 50, 121, "ppi-like", multi_label=True,
+            "ppi", 56_944, 793_632, 50, 121, "ppi-like", multi_label=True, inductive=True,
             raw=(
                 Raw("ppi", _PPI_FILES, False, (_PPI_ZIP,)),
                 Raw("graphsage", ("ppi-G.json", "ppi-feats.npy", "ppi-class_map.json", "ppi-id_map.json"), True),

@@ -32,7 +32,7 @@ class Lookalike:
         near, middle: shares of edges that stay in the community, in the district.
         tail: Pareto exponent of the node weights.
         signal, label_noise: how informative the features of one node are; the share of labels that are random.
-        graphs: number of disjoint graphs; with more than one the set is multi-label.
+        graphs: number of disjoint graphs; with more than one the set is multi-label and inductive.
     """
 
     nodes: int
@@ -111,7 +111,7 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     label = name if scale == 1.0 else f"{name}@{scale:g}"
     features, targets = torch.from_numpy(x[order]), torch.from_numpy(y[order])
     adj = _adjacency(place[u], place[v], n)
-    return Graph(adj, features, targets, train, val, test, spec.classes, label)
+    return Graph(adj, features, targets, train, val, test, spec.classes, label, inductive=spec.multi_label)
 
 
 def parse(source: str) -> tuple[str, float | None] | None:

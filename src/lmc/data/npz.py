@@ -4,7 +4,8 @@ Keys: ``edge_index`` int32 [2, E] as [source, target], with both directions list
 features ``x`` dense [n, d], or sparse as ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C] and
 ``train_idx``, or neither in a file for predictions. Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``,
 ``task`` ("classes", "labels" or "regression"), ``node_weight`` [n], ``edge_weight`` [E], ``edge_attr`` [E, k], and
-``undirected``, which is false for a directed graph.
+``undirected``, which is false for a directed graph, and ``inductive``, which is true where training sees the training
+nodes alone.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def read(
         classes = _whole(arrays, "num_classes") if task != "regression" else None  # that of the columns of y
         given |= {"num_classes": classes, "name": name or path.stem, "symmetrise": symmetrise}
         given |= {"task": task, "weight": arrays.get("node_weight")}
-        given |= {"directed": not (symmetrise or _undirected(arrays)) if directed is None else directed}
+        given |= {"directed": not (symmetrise or _flag(arrays, "undirected", True)) if directed is None else directed}
         given |= {key: arrays.get(key) for key in ("edge_weight", "edge_attr")}
+        given |= {"inductive": _flag(arrays, "inductive", False)} if y is not None else {}
         return Graph.from_edges(arrays["edge_index"], features, y, **given)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
@@ -123,11 +125,11 @@ def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
     return int(value.reshape(()))
 
 
-def _undirected(arrays: Mapping[str, np.ndarray]) -> bool:
-    """Whether both directions of every edge are listed; the file says so unless it says otherwise."""
-    value = np.asarray(arrays.get("undirected", True))
+def _flag(arrays: Mapping[str, np.ndarray], key: str, default: bool) -> bool:
+    """The boolean under an optional key."""
+    value = np.asarray(arrays.get(key, default))
     if value.size != 1 or value.dtype != np.bool_:
-        raise GraphError(f"expected undirected as one boolean (got {value.dtype} of shape {list(value.shape)})")
+        raise GraphError(f"expected {key} as one boolean (got {value.dtype} of shape {list(value.shape)})")
     return bool(value.reshape(()))
 
 
@@ -150,7 +152,7 @@ def _as_arrays(graph: Graph) -> dict[str, Any]:
         "num_classes": np.int64(graph.num_classes),
         "undirected": np.bool_(not graph.directed),
         "task": np.array(graph.task),
-    }
+    } | ({"inductive": np.True_} if graph.inductive else {})
     for key in ("node_weight", "edge_weight", "edge_attr"):
         value = getattr(graph, "weight" if key == "node_weight" else key)
         if value is not None:

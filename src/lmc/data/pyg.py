@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,7 +59,10 @@ def from_splits(
     train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], *, name: str = "graph", symmetrise: bool = False,
     directed: bool = False, task: str | None = None,
 ) -> Graph:  # fmt: skip
-    """The disjoint union of three collections of graphs; the collection of a node is its split (PPI)."""
+    """The disjoint union of three collections of graphs; the collection of a node is its split (PPI).
+
+    The union is inductive: training sees the graphs of ``train`` alone.
+    """
     marked = []
     for split, graphs in zip(SPLITS, (train, val, test), strict=True):
         for data in graphs:
@@ -66,7 +70,8 @@ def from_splits(
             for key in SPLITS:
                 data[f"{key}_mask"] = torch.full((data.num_nodes,), key == split)
             marked.append(data)
-    return from_dataset(marked, name=name, symmetrise=symmetrise, directed=directed, task=task)
+    union = from_dataset(marked, name=name, symmetrise=symmetrise, directed=directed, task=task)
+    return replace(union, inductive=True)
 
 
 def _mask(data: Any, split: str) -> Tensor | None:

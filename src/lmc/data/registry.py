@@ -92,9 +92,14 @@ def load(
 
 
 def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
-    """The set ``name`` from a file, from raw files, or from a download, with the preprocessing that belongs to it."""
+    """The set ``name`` with the preprocessing and the protocol that belong to it."""
     entry = REAL[name]
-    place = find(name, data_dir)
+    return replace(_read_named(entry, data_dir, symmetrise), inductive=entry.inductive)
+
+
+def _read_named(entry: Named, data_dir: str | Path | None, symmetrise: bool) -> Graph:
+    """A set from a file, from raw files, or from a download."""
+    name, place = entry.name, find(entry.name, data_dir)
     if place is not None and place.is_file():
         task = "labels" if entry.multi_label else "classes"
         graph = npz.read(place, name=name, symmetrise=symmetrise or entry.directed, task=task)

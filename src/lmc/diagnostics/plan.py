@@ -72,7 +72,8 @@ class Division:
 
 
 def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
-    """The graph with the parts that ``method`` would train on; a full batch has one part."""
+    """The graph that training sees, with the parts that ``method`` would train on; a full batch has one part."""
+    graph = graph.training_graph
     if isinstance(method, FullBatch):
         return Division(graph, torch.zeros(graph.num_nodes, dtype=torch.int64), seed)
     if not isinstance(method, ClusterMethod) or isinstance(method, BackwardSGD):

@@ -33,7 +33,8 @@ class Batches:
         self.kept = fixed and not clusters.redraw and method.traits.keeps_batches and problem.placement.keep_batches
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        self._order = clusters.order.to(problem.device)
+        n_id = problem.graph.n_id
+        self._order = clusters.order.to(problem.device) if n_id is None else n_id
 
     @property
     def num_batches(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -34,10 +36,13 @@ def bind(
     device: str | torch.device | None = None,
     seed: int = 0,
     loss: Loss | None = None,
+    inductive: bool | None = None,
 ) -> Run:
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
     check_fit(graph, model)
+    whole = graph if inductive is None else replace(graph, inductive=inductive)
+    graph = whole.training_graph
     schedule = method if isinstance(method, DropEdge) else None
     method = method if schedule is None else schedule.inner
     kind = kind_of(model)
@@ -55,7 +60,7 @@ def bind(
         raise ConfigError("expected a parameter that is trained (got none): unfreeze some by requires_grad_(True)")
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
-        parts = check_parts(torch.as_tensor(parts), graph.num_nodes)
+        parts = check_parts(_of_seen(torch.as_tensor(parts), whole, graph), graph.num_nodes)
     clusters = method.clusters(graph, parts, seed)
     setup = method.setup
     problem = Problem.of(
@@ -79,7 +84,14 @@ def bind(
         )
     model.prepare(problem.P)
     release_freed()
-    return Run(method, problem, clusters, seed, schedule)
+    return Run(method, problem, clusters, seed, schedule, None if graph is whole else whole)
+
+
+def _of_seen(parts: Tensor, whole: Graph, seen: Graph) -> Tensor:
+    """The parts of the nodes that training sees, numbered without gaps; ``parts`` may be those of all nodes."""
+    if seen is whole or seen.n_id is None or parts.shape != (whole.num_nodes,):
+        return parts
+    return parts.cpu()[seen.n_id.cpu()].unique(return_inverse=True)[1]
 
 
 def _check_method(outer: Method, method: Method, kind: Layered, model: Model, placement: Placement) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -44,8 +44,11 @@ class Run:
     """
 
     def __init__(
-        self, method: Method, problem: Problem, clusters: Clusters, seed: int, schedule: DropEdge | None = None
-    ) -> None:
+        self, method: Method, problem: Problem, clusters: Clusters, seed: int, schedule: DropEdge | None = None,
+        whole: Graph | None = None,
+    ) -> None:  # fmt: skip
+        self.whole = problem.graph if whole is None else whole
+        """The graph that is evaluated: that of training, or the whole graph of an inductive run, as it was given."""
         self.method, self.problem, self.clusters, self.seed = method, problem, clusters, seed
         self.schedule = schedule
         self.adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
@@ -74,6 +77,14 @@ class Run:
     def graph(self) -> Graph:
         """The graph in run order."""
         return self.problem.graph
+
+    @cached_property
+    def evaluated(self) -> Problem:
+        """The problem of the graph that is evaluated, with its own P."""
+        trained = self.problem
+        if self.whole is trained.graph:
+            return trained
+        return Problem.of(self.whole, trained.model, trained.placement)
 
     @property
     def num_batches(self) -> int:

@@ -28,7 +28,9 @@ def is_sparse(values: object) -> bool:
 
 
 @typed
-def check_options(num_classes: int | None, name: str, symmetrise: bool, directed: bool, task: str | None) -> None:
+def check_options(
+    num_classes: int | None, name: str, symmetrise: bool, directed: bool, task: str | None, inductive: bool
+) -> None:  # fmt: skip
     """Refuse options of a graph that are not of these types."""
 
 

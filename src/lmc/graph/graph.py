@@ -39,6 +39,9 @@ class Graph:
         name: for messages and records.
         task: "classes", "labels" or "regression"; by default labels where ``y`` is a matrix, else classes.
         weight: factors on the losses of nodes [n], or None: all are 1.
+        inductive: whether training sees the training nodes and the edges between them alone (:attr:`training_graph`).
+            Evaluation and predictions read the whole graph.
+        n_id: the numbers [n] of the nodes in the graph that this one was cut out of, or None: it was not.
 
     :meth:`from_edges` builds a graph from arrays and checks them. The constructor does not check its arguments.
     """
@@ -53,6 +56,8 @@ class Graph:
     name: str = "graph"
     task: str = ""
     weight: Tensor | None = None
+    inductive: bool = False
+    n_id: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.task:
@@ -108,7 +113,7 @@ class Graph:
     @property
     def _per_node(self) -> tuple[str, ...]:
         """The fields with one entry per node, without features and edges."""
-        return ("y", *SPLITS) if self.weight is None else ("y", *SPLITS, "weight")
+        return ("y", *SPLITS, *(field for field in ("weight", "n_id") if getattr(self, field) is not None))
 
     @property
     def device(self) -> torch.device:
@@ -157,6 +162,27 @@ class Graph:
             features = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
         return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in self._per_node})
 
+    @property
+    def training_graph(self) -> Graph:
+        """The graph that training sees: this one, or if it is ``inductive`` the subgraph induced on the training nodes.
+
+        As in the protocol of GraphSAGE and GraphSAINT, nothing of other nodes is left: neither features nor edges, and
+        degrees count the edges between training nodes alone. ``n_id`` holds the numbers of its nodes in this graph.
+        """
+        if not self.inductive or bool(self.train.all()):
+            return self
+        nodes = self.train.nonzero().squeeze(1)
+        row = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
+        row[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=self.device)
+        rows = self.adj.select_rows(nodes)
+        columns = row[rows.indices]
+        cut = replace(rows, indices=columns, _cache={}).filtered(columns >= 0)
+        adj = replace(cut, num_cols=nodes.numel(), symmetric=self.adj.symmetric, _cache={})
+        at = nodes.to(self.x.device)
+        x = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
+        kept = {k: getattr(self, k)[nodes] for k in self._per_node} | {"n_id": nodes}
+        return replace(self, adj=adj, x=x, inductive=False, **kept)
+
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
         edges = ("directed " if self.directed else "") + ("edges" if self.edge_weight is None else "weighted edges")
@@ -164,9 +190,10 @@ class Graph:
         kinds = {"classes": "classes", "labels": "labels", "regression": "regression targets"}
         weighted = "" if self.weight is None else ", weighted"
         targets = f"{self.num_classes} {kinds[self.task]}, splits {sizes}{weighted}"
+        seen = ", inductive" if self.inductive else ""
         return (
             f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} {edges}, "
-            f"{self.num_features} {kind} features, {targets if self.num_classes else 'no targets'})"
+            f"{self.num_features} {kind} features, {targets if self.num_classes else 'no targets'}{seen})"
         )
 
     @classmethod
@@ -174,7 +201,7 @@ class Graph:
         cls, edge_index: Array, x: Array | CSR, y: Array | None = None, *, train: Nodes | None = None,
         val: Nodes | None = None, test: Nodes | None = None, num_classes: int | None = None, name: str = "graph",
         symmetrise: bool = False, directed: bool = False, edge_weight: Array | None = None,
-        edge_attr: Array | None = None, task: str | None = None, weight: Array | None = None,
+        edge_attr: Array | None = None, task: str | None = None, weight: Array | None = None, inductive: bool = False,
     ) -> Graph:  # fmt: skip
         """Check the arrays and build the graph.
 
@@ -197,8 +224,9 @@ class Graph:
             task: "classes", "labels" (several per node) or "regression". None: refused where ``y`` is ambiguous, such
                 as whole numbers as floats or one-hot rows.
             weight: factors on the losses of nodes [n], at least 0. The loss is the weighted mean over training nodes.
+            inductive: training sees the training nodes and the edges between them alone.
         """
-        checks.check_options(num_classes, name, symmetrise, directed, task)
+        checks.check_options(num_classes, name, symmetrise, directed, task, inductive)
         splits = dict(zip(SPLITS, (train, val, test), strict=True))
         edges = partial(
             checked_edges, checks.as_edges(edge_index), symmetrise=symmetrise, directed=directed,
@@ -214,7 +242,8 @@ class Graph:
         checks.check_labelled(targets, masks)
         adj = edges(n)
         factors = None if weight is None else checks.checked_weight(checks.as_tensor("weight", weight), masks["train"])
-        return cls(adj, features, targets, **masks, num_classes=num_classes, name=name, task=task, weight=factors)
+        given: dict[str, Any] = {"num_classes": num_classes, "name": name, "task": task, "inductive": inductive}
+        return cls(adj, features, targets, **masks, **given, weight=factors)
 
     @classmethod
     def _without_targets(

@@ -372,20 +372,24 @@ class Method:
         device: str | torch.device | None = None,
         loss: Loss | None = None,
         seed: int = 0,
+        inductive: bool | None = None,
     ) -> Run:
         """This method on this graph and model.
 
         Args:
-            parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph.
+            parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph that
+                training sees. Of an inductive graph, those of all nodes or of the training nodes.
             placement: where to train, and what is kept where.
             device: a shorthand for ``placement=Placement(device=device)``.
             loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default cross
                 entropy of classes, binary cross entropy of labels, or the squared error of a regression.
             seed: of batches and dropout masks.
+            inductive: whether training sees the training nodes and the edges between them alone; by default as the
+                graph says (``graph.inductive``).
         """
         from lmc.engine import bind  # the one call from a method into the engine
 
-        return bind(self, graph, model, parts, placement, device, seed, loss)
+        return bind(self, graph, model, parts, placement, device, seed, loss, inductive)
 
 
 def operators(problem: ProblemView, first_rows: int, P: Aggregation) -> Operators:

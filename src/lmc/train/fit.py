@@ -37,7 +37,7 @@ def fit(
     minutes: float | None = None, eval_every: int = 1,
     parts: Tensor | None = None, seed: int = 0, run_dir: str | Path | None = None, resume: bool = False,
     device: str | torch.device | None = None, checkpoint_every: str = "auto", placement: Placement | None = None,
-    progress: bool = False, keep_memory: bool = True,
+    progress: bool = False, keep_memory: bool = True, inductive: bool | None = None,
 ) -> RunRecord:  # fmt: skip
     """Train ``model`` on ``graph`` by ``method`` and return the record; the model ends in evaluation mode.
 
@@ -59,6 +59,8 @@ def fit(
         placement: where to train, and what is kept where; by default everything on the GPU where there is one.
         device: a shorthand for ``placement=Placement(device=device)``.
         progress: show a progress bar on standard error.
+        inductive: whether training sees the training nodes and the edges between them alone, and every score is of the
+            whole graph; by default as the graph says (``graph.inductive``).
         keep_memory: when training on a CPU, call :func:`lmc.keep_memory`, which concerns the whole process.
 
     Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 finish the step, save where there is a ``run_dir``, and raise
@@ -69,7 +71,7 @@ def fit(
         epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best,
         optimizer, scheduler, metrics,
     )  # fmt: skip
-    run = method.bind(graph, model, parts, placement, device=device, loss=loss, seed=seed)
+    run = method.bind(graph, model, parts, placement, device=device, loss=loss, seed=seed, inductive=inductive)
     if keep_memory and run.problem.device.type == "cpu":
         keep_freed_memory()
     folder = None if run_dir is None else Path(run_dir)

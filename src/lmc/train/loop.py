@@ -237,8 +237,10 @@ class Training:
         """The exact scores of the model; undefined ones are left out."""
         # small chunks where rows are kept off the device, because memory is short
         size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
-        start = self.run.problem.kind.solver_start(self.run.tables)
-        scores = evaluate_problem(self.run.problem, size, start, self._metrics)
+        problem = self.run.evaluated
+        # the tables of an inductive run hold no rows of the other nodes
+        start = problem.kind.solver_start(self.run.tables) if problem is self.run.problem else None
+        scores = evaluate_problem(problem, size, start, self._metrics)
         return {split: score for split, score in scores.items() if math.isfinite(score)}
 
     def _write(self, improved: bool, save: bool) -> None:
@@ -289,7 +291,7 @@ class Training:
 
     def _check_validation(self) -> None:
         """Refuse what reads validation scores where there are none."""
-        self._validated = "val" in self.run.graph.splits
+        self._validated = "val" in self.run.whole.splits
         reader = "patience" if self.settings.patience is not None else "the scheduler" * self.schedule.reads_score
         if reader and not (self._validated and self.settings.eval_every):
             got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"

@@ -229,7 +229,7 @@ def open_folder(
         file = path / "config.json"
         if holds_run(path) and not file.exists():
             raise CheckpointError(f"expected a config.json in {path} (got files of a run without it): {RESTORE}")
-        written = {"format": FORMAT, **config, "data": run.graph.checksum}
+        written = {"format": FORMAT, **config, "data": run.whole.checksum}
         text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
         if file.exists():
             _check_same(file, json.loads(text))
@@ -255,6 +255,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "seed": int(run.seed),
         "device": run.problem.device.type,
         "threads": torch.get_num_threads(),
+        **({"inductive": True} if run.whole is not run.graph else {}),
         **{k: v for k, v in vars(settings).items() if k not in ("optimizer", "scheduler", "metrics")},
     }
 
