@@ -117,6 +117,7 @@ G = random_graph()
         lambda model: lmc.wrap(torch.nn.Linear(6, 4), in_width="6"),
         lambda model: lmc.diagnostics.gradient_error(G, model),
         lambda model: lmc.diagnostics.bias(model),
+        lambda model: lmc.diagnostics.bias_variance(model),
         lambda model: lmc.Graph.from_edges(torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 3, device="meta")),
     ],
 )

@@ -1,6 +1,7 @@
 """Comparison with exact values: gradient error, staleness, messages kept; memory and its prediction."""
 
 from lmc.diagnostics.errors import (
+    BiasVariance,
     EstimatedErrors,
     EstimateProbe,
     GradientError,
@@ -8,6 +9,7 @@ from lmc.diagnostics.errors import (
     Messages,
     Staleness,
     bias,
+    bias_variance,
     estimated_errors,
     gradient_error,
     messages_kept,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -12,10 +16,14 @@ from torch import Tensor
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.engine.recurrent import rules_of
-from lmc.errors import typed
+from lmc.errors import ConfigError, typed
 from lmc.graph import Aggregation, Batch
 from lmc.methods import BackwardSGD, FullBatch
+from lmc.methods.protocol import SamplingMethod
 from lmc.models import modes_kept
+
+MAX_BATCHES = 20_000
+"""The largest number of batches that :func:`bias_variance` enumerates."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,90 @@ def bias(run: Run) -> dict[str, float]:
     It compares methods of all families: whatever share of the full gradient a batch estimates, their mean is the full
     gradient where the method is unbiased. Dropout is off, and nothing is changed.
     """
-    problem, epoch = run.problem, run.epoch
-    full_run = FullBatch().bind(problem.graph, problem.model, device=problem.device)
-    full = full_run.gradient(next(full_run.batches()))
+    full = _full_gradient(run)
     mean = {name: torch.zeros_like(truth) for name, truth in full.items()}
-    for batch in run.source.epoch(epoch, 0):
+    for batch in run.source.epoch(run.epoch, 0):
         for name, estimate in run.gradient(batch).items():
             mean[name] += estimate / run.num_batches
     return _relative(mean, full)
+
+
+def _full_gradient(run: Run) -> dict[str, Tensor]:
+    """The exact gradient at the current parameters."""
+    problem = run.problem
+    full = FullBatch().bind(problem.graph, problem.model, device=problem.device, loss=problem.loss)
+    return full.gradient(next(full.batches()))
+
+
+@dataclass(frozen=True)
+class BiasVariance:
+    """Bias and variance of a method's gradient g of a random batch, by parameter name.
+
+    With g* the exact gradient and E the mean over all batches, ``bias`` is |E g - g*|, ``variance`` is E |g - E g|^2
+    and ``squared_error`` is E |g - g*|^2 = bias^2 + variance (Theorems 2 and 4 of the paper); ``exact`` is |g*|.
+    """
+
+    bias: dict[str, float]
+    variance: dict[str, float]
+    squared_error: dict[str, float]
+    exact: dict[str, float]
+
+    @property
+    def relative_bias(self) -> float:
+        """|E g - g*| / |g*| of all parameters together."""
+        return math.hypot(*self.bias.values()) / math.hypot(*self.exact.values())
+
+    @property
+    def relative_variance(self) -> float:
+        """E |g - E g|^2 / |g*|^2 of all parameters together."""
+        return sum(self.variance.values()) / sum(size**2 for size in self.exact.values())
+
+
+@typed
+def bias_variance(run: Run) -> BiasVariance:
+    """Bias and variance of the gradient at the current parameters and tables, over all batches that can be drawn.
+
+    Fixed batches are those of one epoch. Redrawn batches are all choices of c of the b parts, at most
+    :data:`MAX_BATCHES`, each as the first of its epoch. Dropout is off, sums are float64, and nothing is changed.
+    """
+    exact = {name: g.double() for name, g in _full_gradient(run).items()}
+    mean = {name: torch.zeros_like(g) for name, g in exact.items()}
+    variance, squared_error, total = dict.fromkeys(exact, 0.0), dict.fromkeys(exact, 0.0), 0.0
+    for batch, probability in _all_batches(run):
+        total += probability
+        for name, estimate in run.gradient(batch).items():
+            g = estimate.double()
+            before = g - mean[name]
+            mean[name] += before * (probability / total)
+            variance[name] += probability * float((before * (g - mean[name])).sum())
+            squared_error[name] += probability * float((g - exact[name]).square().sum())
+    bias = {name: float((mean[name] - g).norm()) for name, g in exact.items()}
+    return BiasVariance(bias, variance, squared_error, {name: float(g.norm()) for name, g in exact.items()})
+
+
+def _all_batches(run: Run) -> Iterator[tuple[Batch, float]]:
+    """Every batch that the run can draw, and its probability."""
+    clusters = run.clusters
+    if isinstance(run.method, SamplingMethod) or run.schedule is not None:
+        raise ConfigError(
+            f"expected a method whose batches are parts of the graph (got {(run.schedule or run.method).traits.title}, "
+            "whose batches cannot be enumerated): use lmc.diagnostics.bias, the mean of one epoch"
+        )
+    if not clusters.redraw:
+        yield from ((batch, 1 / run.num_batches) for batch in run.source.epoch(run.epoch, 0))
+        return
+    # an epoch cuts a permutation of the parts into batches, of which the last may be smaller
+    sizes = Counter(len(parts) for parts in clusters.epoch(0))
+    choices = {size: math.comb(clusters.num_parts, size) for size in sizes}
+    if sum(choices.values()) > MAX_BATCHES:
+        raise ConfigError(
+            f"expected at most {MAX_BATCHES:,} batches (got {sum(choices.values()):,} choices of parts): bind with "
+            "fewer parts or redraw=False"
+        )
+    for size, number in sizes.items():
+        for parts in combinations(range(clusters.num_parts), size):
+            batch = run.source.make(clusters.core(parts), float(run.num_batches))
+            yield batch, number / run.num_batches / choices[size]
 
 
 def _relative(estimate: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
