@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,3 +207,29 @@ def test_a_file_with_weights_and_directions_is_trained(invoke: Invoke, tmp_path:
     code, said = invoke("train", "silent.npz", *options, "g", "--directed", "--model", "gat:hidden=8")
     assert code == 2
     assert "expected a model that reads edge_weight" in said
+
+
+def test_the_time_of_setting_up_is_shown_and_recorded(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command = ("train", *SMALL, "--method", "cmc", "--epochs", "1", "--partition", "kaminpar")
+    first, second = (invoke(*command, "--run-dir", name)[1] for name in ("a", "b"))
+    pattern = r"loaded in \d+\.\d\d s, partitioned in \d+\.\d\d s{}, bound in \d+\.\d\d s"
+    assert re.search(pattern.format(""), first)
+    assert re.search(pattern.format(r" \(cached\)"), second)
+    assert "kaminpar: " in first
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["method"]["partition"] == "kaminpar"
+    assert set(config["setup_seconds"]) == {"load", "partition", "bind"}
+    assert all(value > 0 for value in config["setup_seconds"].values())
+    assert invoke(*command, "--run-dir", "a", "--resume")[0] == 0, "another time is no other setting"
+
+
+def test_a_full_batch_shows_no_partition(invoke: Invoke) -> None:
+    command = ("train", "tiny-like", "--scale", "0.2", "--method", "full", "--epochs", "1")
+    said = invoke(*command)[1]
+    assert re.search(r"loaded in \d+\.\d\d s, bound in", said)
+    code, said = invoke(*command, "--partition", "metis")
+    assert code == 2
+    assert "--partition" in said

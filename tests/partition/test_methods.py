@@ -50,6 +50,7 @@ def test_metis_is_better_than_label_propagation_and_that_than_random(graph: Grap
     assert kept["random"] == pytest.approx(0.1, abs=0.03)
     assert kept["label-propagation"] > kept["random"] + 0.3
     assert kept["metis"] > kept["label-propagation"]
+    assert kept["kaminpar"] >= kept["metis"] - 0.02
 
 
 def test_label_propagation_on_many_nodes() -> None:
@@ -84,14 +85,19 @@ def test_an_invalid_number_of_parts_is_refused(graph: Graph, num_parts: int) -> 
 
 
 def test_an_unknown_method_is_refused(graph: Graph) -> None:
-    with pytest.raises(ConfigError, match=r"metis, random, label-propagation \(got 'spectral'\)"):
+    with pytest.raises(ConfigError, match=r"metis, kaminpar, random, label-propagation \(got 'spectral'\)"):
         partition(graph, 4, "spectral")
 
 
-def test_a_missing_pymetis_is_reported(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(ConfigError, match="pip install pymetis, or use method='label-propagation'"):
-        partition(graph, 4, cache=False)
+@pytest.mark.parametrize(
+    ("method", "package", "instead"), [("metis", "pymetis", "label-propagation"), ("kaminpar", "kaminpar", "metis")]
+)
+def test_a_missing_package_is_reported(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, method: str, package: str, instead: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"pip install {package}, or use method='{instead}'"):
+        partition(graph, 4, method, cache=False)
 
 
 def test_empty_parts_are_filled() -> None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def _under(heading: str) -> Callable[..., Any]:
     """Options that the help lists under one heading."""
-    return lambda help, *flag: typer.Option(*flag, help=help, rich_help_panel=heading)
+    return lambda help, *flag, **more: typer.Option(*flag, help=help, rich_help_panel=heading, **more)
 
 
 _data, _method, _model, _loop = _under("Data"), _under("Method"), _under("Model"), _under("Optimiser")
@@ -81,6 +81,10 @@ class Training(Source):
         _method(
             "Parts in a batch; auto (`lmc train` alone): as many as fit in memory. Default: an eighth, at least 2."
         ),
+    ] = None
+    partition: Annotated[
+        str | None,
+        _method("How: metis, kaminpar (needs that package), label-propagation or random.", show_default="metis"),
     ] = None
     model: Annotated[
         str,
@@ -166,13 +170,13 @@ class Training(Source):
         keep = not self.rebuild_batches
         return Placement(self.device, self.history, self.features, self.structure, self.precision, keep_batches=keep)
 
-    def shared(self) -> dict[str, int | None]:
+    def shared(self) -> dict[str, int | str | None]:
         """The options that go to every method that has them."""
         try:
             clusters = None if self.clusters in (None, "auto") else int(self.clusters)
         except ValueError as error:
             raise ConfigError(f"expected a whole number or auto for --clusters (got {self.clusters!r})") from error
-        return {"parts": self.parts, "clusters": clusters}
+        return {"parts": self.parts, "clusters": clusters, "partition": self.partition}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from lmc.errors import ConfigError
 from lmc.grammar import split_spec
 from lmc.graph import Graph
 from lmc.losses import describe
-from lmc.methods import ClusterMethod, FullBatch, Method
+from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method
 from lmc.models import Model
-from lmc.partition import quality
+from lmc.partition import is_cached, quality
 from lmc.results import RunRecord, read_run
 from lmc.stores import Placement, free_memory
 from lmc.train import Training, stop_on_interrupt
@@ -48,19 +49,24 @@ def train_command(options: Train) -> None:
     loss = options.row_loss()
     if split_spec(options.method)[0] != AUTO:
         _method(options.method, shared)  # a wrong option is refused before a graph is loaded
+    started = time.perf_counter()
     graph = options.load()
+    spent = {"load": time.perf_counter() - started}
     model = parse_model(options.model, graph, options.seed)
     spec = replace_auto(options.method, model)
-    method, parts, found = planned(out, graph, model, _method(spec, shared), placement, options)
+    method = _method(spec, shared)
+    parts, spent["partition"], cached = divided(method, graph, options.seed)
+    method, found = planned(out, graph, model, method, placement, options, parts)
     if options.dry_run:
         return
     name = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}"
     with held_to(options.memory, placement.training_device, found):
         run = method.bind(graph, model, parts, placement, loss=loss, seed=options.seed)
+        run.setup_seconds |= spent
         del graph  # the run has a copy in another order, which may be kept on another tier
         run_dir = run_folder(options, name)
         callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard else []
-        out.print(facts([*run_facts(run), ("run folder", str(run_dir))]))
+        out.print(facts([*run_facts(run), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
         if options.resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with stop_on_interrupt() as stop:
@@ -92,9 +98,27 @@ def run_folder(options: Train | Compare, name: str) -> Path:
     return latest or new_folder(root, name)
 
 
-def _method(spec: str, shared: dict[str, int | None]) -> Method:
+def _method(spec: str, shared: Mapping[str, int | str | None]) -> Method:
     check_shared([spec], **shared)
     return parse_method(spec, **shared)
+
+
+def divided(method: Method, graph: Graph, seed: int) -> tuple[torch.Tensor | None, float, bool]:
+    """The parts that a method divides the graph into, the seconds that took, and whether they were in the cache."""
+    inner = method.inner if isinstance(method, DropEdge) else method
+    if not isinstance(inner, ClusterMethod):
+        return None, 0.0, False
+    started, graph = time.perf_counter(), graph.training_graph
+    cached = is_cached(graph, inner.parts_in(graph), inner.partition, seed)
+    parts = inner.parts_of(graph, seed)
+    return parts, time.perf_counter() - started, cached
+
+
+def setup_text(run: Run, cached: bool) -> str:
+    """How long a run took to set up."""
+    spent = {name: seconds(value) for name, value in run.setup_seconds.items()}
+    partition = f"partitioned in {spent['partition']}{' (cached)' * cached}, " if run.clusters.num_parts > 1 else ""
+    return f"loaded in {spent['load']}, {partition}bound in {spent['bind']}"
 
 
 def run_facts(run: Run) -> list[tuple[str, str]]:
@@ -170,9 +194,10 @@ def parse_memory(text: str) -> int:
 
 
 def planned(
-    out: Console, graph: Graph, model: Model, method: Method, placement: Placement, options: Train
-) -> tuple[Method, torch.Tensor | None, Plan | None]:
-    """The method, with its parts and plan where these were computed; a run that does not fit is refused.
+    out: Console, graph: Graph, model: Model, method: Method, placement: Placement, options: Train,
+    parts: torch.Tensor | None,
+) -> tuple[Method, Plan | None]:  # fmt: skip
+    """The method, with its plan where one was made; a run that does not fit is refused.
 
     A plan is made where the options ask for one, and for a GPU that may be too small.
     """
@@ -182,8 +207,8 @@ def planned(
         limit = free_memory(device)
     wanted = options.dry_run or largest or options.memory is not None
     if not wanted and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
-        return method, None, None
-    division = divide(graph, method, options.seed)
+        return method, None
+    division = divide(graph, method, options.seed, parts)
     if largest:
         method = _largest(division, model, method, placement, limit or free_memory(device))
     found = plan(division, model, method, placement)
@@ -192,7 +217,7 @@ def planned(
         out.print(_words(found, method, division, limit), soft_wrap=True)
     if limit is not None and found.device > limit:
         raise _refusal(division, model, method, placement, limit, found)
-    return method, division.parts, found
+    return method, found
 
 
 def _largest(division: Division, model: Model, method: Method, placement: Placement, limit: int) -> Method:

@@ -71,8 +71,9 @@ class Division:
         return method.clusters(self.graph, self.parts, self.seed)
 
 
-def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
-    """The graph that training sees, with the parts that ``method`` would train on; a full batch has one part."""
+def divide(graph: Graph, method: Method, seed: int = 0, parts: Tensor | None = None) -> Division:
+    """The graph that training sees, with the parts that ``method`` would train on, or given ``parts`` of it; a full
+    batch has one part."""
     graph = graph.training_graph
     if isinstance(method, FullBatch):
         return Division(graph, torch.zeros(graph.num_nodes, dtype=torch.int64), seed)
@@ -81,7 +82,7 @@ def divide(graph: Graph, method: Method, seed: int = 0) -> Division:
             f"expected a method whose batches are parts of the graph and their neighbours (got {method.traits.title}): "
             "a plan needs one, e.g. --method cmc"
         )
-    return Division(graph, method.parts_of(graph, seed), seed)
+    return Division(graph, method.parts_of(graph, seed) if parts is None else parts, seed)
 
 
 def plan(division: Division, model: Model, method: Method, placement: Placement = DEFAULT) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import torch
@@ -61,7 +62,9 @@ def bind(
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
     if parts is not None:
         parts = check_parts(_of_seen(torch.as_tensor(parts), whole, graph), graph.num_nodes)
+    started = time.perf_counter()
     clusters = method.clusters(graph, parts, seed)
+    divided = time.perf_counter()
     setup = method.setup
     problem = Problem.of(
         graph,
@@ -84,7 +87,9 @@ def bind(
         )
     model.prepare(problem.P)
     release_freed()
-    return Run(method, problem, clusters, seed, schedule, None if graph is whole else whole)
+    run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole)
+    run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
+    return run
 
 
 def _of_seen(parts: Tensor, whole: Graph, seen: Graph) -> Tensor:

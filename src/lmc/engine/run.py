@@ -40,7 +40,8 @@ class Run:
     """The mutable state of training: tables, generator, position. Hyper-parameters are in ``method``.
 
     ``tables`` are the rows that the method keeps between steps, by name and layer (``H[l]`` and ``V[l]`` for states and
-    adjoints); ``numbers`` are the small tensors that it keeps beside them.
+    adjoints); ``numbers`` are the small tensors that it keeps beside them. ``setup_seconds`` is the time that the run
+    took to set up: "partition" and "bind", and "load" where the graph was loaded for it.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Run:
         self.schedule = schedule
         self.adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
         self.epoch = 0
+        self.setup_seconds: dict[str, float] = {}
         self._fresh = False  # whether the tables were filled after the last step
         self.generator = torch.Generator(problem.device).manual_seed(derive(seed, "dropout"))
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}

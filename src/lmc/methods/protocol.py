@@ -406,7 +406,7 @@ class ClusterMethod(Method):
         num_parts: b; by default about one part per 2,000 nodes, at least 10.
         clusters_per_batch: c, drawn without replacement; by default an eighth of the parts, at least 2.
         redraw: draw new batches every epoch instead of fixing the subgraphs once.
-        partition: "metis", "random" or "label-propagation".
+        partition: "metis", "kaminpar" (needs that package), "label-propagation" or "random".
     """
 
     num_parts: int | None = None
@@ -429,8 +429,11 @@ class ClusterMethod(Method):
 
     def parts_of(self, graph: Graph, seed: int) -> Tensor:
         """The assignment of nodes to parts that this method trains on, unless it is given another."""
-        b = int(self.num_parts or 0) or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
-        return partition(graph, b, method=self.partition, seed=seed)
+        return partition(graph, self.parts_in(graph), method=self.partition, seed=seed)
+
+    def parts_in(self, graph: Graph) -> int:
+        """b, the number of parts that this method divides a graph into."""
+        return self.num_parts or min(graph.num_nodes, max(10, min(1500, round(graph.num_nodes / 2000))))
 
     def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
         if parts is None:

@@ -1,4 +1,4 @@
 """Partitions of a graph into parts, and measures of their quality."""
 
-from lmc.partition.dispatch import METHODS, Quality, check_parts, partition, quality
+from lmc.partition.dispatch import METHODS, Quality, check_parts, is_cached, partition, quality
 from lmc.partition.groups import group_parts

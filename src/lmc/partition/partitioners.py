@@ -1,4 +1,5 @@
-"""The partitioners: METIS through pymetis, random parts, and label propagation for graphs too large for METIS.
+"""The partitioners: METIS through pymetis, KaMinPar where it is installed, random parts, and label propagation for
+graphs too large for both.
 
 In label propagation every node starts in a cluster of its own and joins the cluster of most of its neighbours, as long
 as its size is bounded. The clusters are ordered so that neighbours are close, and cut into parts of equal size. Further
@@ -8,6 +9,10 @@ loops over nodes.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -15,11 +20,13 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import Graph, with_transpose
+from lmc.graph import CSR, Graph, with_transpose
 
 GROW_ROUNDS = 8
 REFINE_ROUNDS = 12
 CLUSTERS_PER_PART = 8  # the size of clusters bounds the imbalance of the first cut
+IMBALANCE = 0.03  # how much larger than the mean KaMinPar may make a part; METIS' own default is the same
+LARGE_K = 256  # more parts than this: KaMinPar's settings for many parts, 2.1 s instead of 3.1 s at the same cut (800)
 MAX_BALANCE = 1.2  # the largest size of a part, over the mean, while borders are refined
 
 
@@ -47,10 +54,45 @@ def metis_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     return fill_empty(torch.as_tensor(parts, dtype=torch.int64), num_parts)
 
 
+def kaminpar_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+    """Parts of nearly equal size with fewer edges cut than by METIS; the same seed gives the same parts.
+
+    It runs on one thread: with more of them, KaMinPar's parts differ from call to call.
+    """
+    try:
+        import kaminpar
+    except ImportError as error:
+        raise ConfigError(
+            "expected kaminpar for method='kaminpar' (got none): pip install kaminpar, or use method='metis'"
+        ) from error
+    adj = with_transpose(graph.adj.to("cpu"))
+    with tempfile.TemporaryDirectory() as folder:  # the package reads graphs from files only
+        path = Path(folder) / "graph.parhip"
+        with path.open("wb") as file:
+            _write_parhip(adj, file)
+        stored = kaminpar.load_graph(str(path), kaminpar.GraphFileFormat.PARHIP)
+    context = kaminpar.largek_context() if num_parts > LARGE_K else kaminpar.default_context()
+    kaminpar.reseed(seed % 2**31)
+    parts = kaminpar.KaMinPar(1, context).compute_partition(stored, k=num_parts, eps=IMBALANCE)
+    return fill_empty(torch.as_tensor(parts, dtype=torch.int64), num_parts)
+
+
+def _write_parhip(adj: CSR, file: BinaryIO) -> None:
+    """Write the pattern in ParHIP's binary format: a header, where the neighbours of each node begin, the neighbours.
+
+    The first number of the header says by its bits that edges (1) and nodes (2) have no weights and that the numbers of
+    nodes take 32 bits (8).
+    """
+    first = 8 * (3 + adj.num_rows + 1)  # bytes before the neighbours
+    np.array([1 | 2 | 8, adj.num_rows, adj.nnz], dtype=np.uint64).tofile(file)
+    (adj.indptr.numpy().astype(np.uint64) * 4 + np.uint64(first)).tofile(file)
+    adj.indices.numpy().astype(np.uint32, copy=False).tofile(file)
+
+
 def fill_empty(parts: Tensor, num_parts: int) -> Tensor:
     """Move one node of a part that has several into every empty part.
 
-    METIS may leave parts empty when they have only a few nodes each, and every method needs all parts.
+    METIS and KaMinPar may leave parts empty when they have only a few nodes each, and every method needs all parts.
     """
     empty = (torch.bincount(parts, minlength=num_parts) == 0).nonzero().squeeze(1)
     if empty.numel() == 0:

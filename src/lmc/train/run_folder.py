@@ -33,7 +33,7 @@ from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, re
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
 
-MAY_DIFFER = {"epochs", "eval_every", "checkpoint_every", "threads", "patience", "steps", "minutes"}
+MAY_DIFFER = {"epochs", "eval_every", "checkpoint_every", "threads", "patience", "steps", "minutes", "setup_seconds"}
 """Settings that a resumed run may change."""
 BEST = "best.safetensors"
 RUN_FILES = ("config.json", "epochs.jsonl", checkpoint.FILE, checkpoint.PREVIOUS, BEST)
@@ -256,6 +256,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         "device": run.problem.device.type,
         "threads": torch.get_num_threads(),
         **({"inductive": True} if run.whole is not run.graph else {}),
+        "setup_seconds": run.setup_seconds,
         **{k: v for k, v in vars(settings).items() if k not in ("optimizer", "scheduler", "metrics")},
     }
 
