@@ -1,19 +1,48 @@
-"""Every script of examples/ runs as a user runs it."""
+"""Every script and notebook of examples/ runs as a user runs it."""
 
 from __future__ import annotations
 
+import json
 import runpy
+import sys
+import warnings
 from pathlib import Path
 
+import matplotlib
 import pytest
 
-SCRIPTS = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+PROMISED = "custom_loss custom_model lightning larger_than_memory own_loop predict_new_nodes pyg_network tracker"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])  # as for ``python examples/NAME.py``
+
+
+def test_there_is_an_example_for_each_of_the_usual_wishes() -> None:
+    assert set(PROMISED.split()) <= {script.stem for script in SCRIPTS}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_an_example_runs(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(script), run_name="__main__")
+def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
+
+
+def test_the_notebook_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matplotlib.use("Agg")
+    cells = json.loads((EXAMPLES / "compare.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    exec(compile(code, "compare.ipynb", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    assert printed.count("test accuracy") == printed.count("bias") == 5
+    assert (tmp_path / "compare.png").stat().st_size > 0
+
+
+def test_the_notebook_is_stored_without_outputs() -> None:
+    cells = json.loads((EXAMPLES / "compare.ipynb").read_text())["cells"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells if "outputs" in cell)

@@ -184,3 +184,11 @@ def test_complex_features_and_fractional_nodes_are_refused() -> None:
         Graph.from_edges(edges, torch.ones(3, 2, dtype=torch.complex64), y, train=[0], val=[1], test=[2])
     with pytest.raises(GraphError, match="whole node numbers"):
         Graph.from_edges(edges, torch.ones(3, 2), y, train=torch.tensor([0.5]), val=[1], test=[2])
+
+
+def test_edges_are_listed_as_pyg_lists_them() -> None:
+    edges = torch.tensor([[0, 2, 2], [1, 1, 0]])  # source, target
+    g = Graph.from_edges(edges, torch.ones(3, 1), edge_weight=torch.tensor([1.0, 2.0, 3.0]), directed=True)
+    assert g.edge_weight is not None
+    listed = sorted(zip(*g.edge_index.tolist(), g.edge_weight.tolist(), strict=True))
+    assert listed == [(0, 1, 1.0), (2, 0, 3.0), (2, 1, 2.0)]

@@ -78,6 +78,11 @@ class Graph:
         return not self.adj.symmetric
 
     @property
+    def edge_index(self) -> Tensor:
+        """Source and target of every edge, int64 [2, E], in the order of ``edge_weight``, as PyG has it."""
+        return torch.stack([self.adj.indices.long(), self.adj.row_index()])
+
+    @property
     def edge_weight(self) -> Tensor | None:
         """Edge weights [E], in the order of ``adj``."""
         return self.adj.values
