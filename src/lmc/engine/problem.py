@@ -34,9 +34,9 @@ class Problem:
     Args:
         graph: the graph in run order, on the training device; its features only where they are read there.
         blocks: cuts blocks out of P, the aggregation matrix normalised on the WHOLE graph.
-        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``;
-            a table where it is not on the device.
-        aggregated: P X is constant and was computed once.
+        X: what the first layer reads: the features, or P X (beside X for a model that reads both) where ``aggregated``
+            or where the model encodes P X; a table where it is not on the device.
+        aggregated: P X is constant and was computed once, in the place of the first aggregation.
         cut: where the state of a layer lies.
         matrices: the matrices that layers aggregate with, all of one pattern; ``blocks`` cuts out of one of them.
         kinds: which of them each layer reads.
@@ -89,7 +89,7 @@ class Problem:
         found, kinds = model.matrices(graph.adj, parameters)
         placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table
-        if aggregated:
+        if aggregated or model.encodes_aggregates:
             X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)

@@ -85,6 +85,8 @@ class Model(Hooks, ABC):
     """Whether the first layer reads X in addition to a constant P X."""
     recurrent: bool = False
     """Whether the one layer is iterated to a fixed point (:class:`lmc.models.equilibrium.Recurrent`)."""
+    encodes_aggregates: bool = False
+    """Whether the encoder reads P X in the place of X (:class:`lmc.models.IGNN`)."""
     aggregates_features: bool = False
     """Whether the first layer reads P X alone, apart from dropout on X."""
     recordable: bool = True
