@@ -121,11 +121,16 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """The relative gradient error against backward SGD after an epoch, per layer, and its mean over the parameters."""
+    """The relative gradient error against backward SGD after an epoch, per layer, and its mean over the parameters.
+
+    ``bias`` is that of the mean gradient of an epoch against the full gradient, mean over the parameters; None where it
+    was not measured.
+    """
 
     epoch: int
     layers: Mapping[str, float]
     mean: float
+    bias: float | None = None
 
 
 def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:

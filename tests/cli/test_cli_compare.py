@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,12 @@ def test_compare_writes_records_summary_and_figure(invoke: Invoke, tmp_path: Pat
     assert summary["full"]["gradient_error"] == {}
     assert list(summary["lmc"]["gradient_error"]) == ["layer 1", "layer 2", "layer 3"]
     assert all(v > 0 for m in list(summary)[1:] for v in summary[m]["gradient_error"].values())
-    assert [r.epoch for r in read_errors(root / "gas" / "errors.jsonl")] == [2, 4]
+    measured = read_errors(root / "gas" / "errors.jsonl")
+    assert [(r.epoch, r.bias is None) for r in measured] == [(2, True), (4, False)]
+    assert re.search(r"epoch loss .* error bias", said)
+    assert summary["full"]["bias"] is None
+    assert summary["gas"]["bias"] == measured[-1].bias
+    assert summary["lmc"]["bias"] < summary["cluster"]["bias"]
     for label in summary:
         assert label in said
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from torch import Tensor
 
-from lmc.diagnostics import EstimateProbe, GradientProbe
+from lmc.diagnostics import EstimateProbe, GradientProbe, bias
 from lmc.engine import Run
 from lmc.errors import Interrupted
 from lmc.files import writable
@@ -58,8 +58,9 @@ def compare(
     """Train the methods in turn, one epoch each, and yield every epoch as it is done.
 
     Args:
-        error_every: epochs between measurements of the gradient error; 0: never. They are written to errors.jsonl
-            and do not count as training time.
+        error_every: epochs between measurements of the gradient error; 0: never. The last of them also measures the
+            bias, which takes a training epoch and a full batch. They are written to errors.jsonl and do not count as
+            training time.
         resume: continue each method from its own folder; a finished one is not trained again.
         stop: when it becomes true, every method that has begun is saved, and :class:`Interrupted` is raised.
     """
@@ -90,6 +91,8 @@ def _events(
         if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
             probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
             error = measure(probe, c.run, record.epoch)
+            if record.epoch + error_every > settings.epochs:  # the last measurement
+                error = replace(error, bias=fmean(bias(c.run).values()))
             with writable(c.folder):
                 append_lines(c.folder / "errors.jsonl", [error])
         yield c.label, record, error

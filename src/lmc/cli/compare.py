@@ -69,12 +69,13 @@ def compare_command(options: Compare) -> None:
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
         out.print(_table(entered, runs, errors, settings.epochs))
         by_layer = {label: mean_errors(records) for label, records in errors.items()}
+        biases = {label: _bias(records) for label, records in errors.items()}
         depth = initial.num_layers
         layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
         title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
         figure = compare_figure(runs, by_layer, title, _TITLES[graph.task])
         with writable(root):
-            _write_summary(root / "summary.json", graph.name, name, runs, by_layer)
+            _write_summary(root / "summary.json", graph.name, name, runs, by_layer, biases)
             for kind in ("png", "svg"):
                 save(figure, root / f"compare.{kind}")
     out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
@@ -134,13 +135,16 @@ def _table(
     errors: Mapping[str, Sequence[ErrorRecord]],
     epochs: int,
 ) -> Table:
-    caption = "gradient error: relative, against the exact gradient of the same batch; mean of the measurements"
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")  # the columns fit into 80 characters
-    table.add_column("method", overflow="fold", min_width=8)
+    caption = (
+        "gradient error: relative, against the exact gradient of the same batch; mean of the measurements\n"
+        "bias: of the mean gradient of an epoch, against the full gradient; at the last measurement"
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=caption, caption_justify="left")
+    table.add_column("method", overflow="fold", min_width=8)  # all columns fit into 80 characters
     metric = DEFAULT[entered[0].run.graph.task]
     unit = " %" if score_text(0.0, metric).endswith("%") else ""
     scored = (f"val{unit}", f"test{unit}", f"best\nval{unit}", "test\nthen")
-    for column in ("epoch", "loss", *scored, "train\ntime", "gradient\nerror"):
+    for column in ("epoch", "loss", *scored, "train\ntime", "gradient\nerror", "bias"):
         table.add_column(column, justify="right", no_wrap=True)
     for c in entered:
         run = runs.get(c.label, RunRecord({}, ()))
@@ -148,15 +152,21 @@ def _table(
         each = (last.get("val"), last.get("test"), run.best_val, run.test)
         scores = [score_text(score, metric).removesuffix(" %") for score in each]
         done = f"{run.epochs[-1].epoch if run.epochs else 0}/{epochs}"
-        error = _error(c, errors.get(c.label, ()))
-        table.add_row(c.label, done, number(run.loss, 4), *scores, seconds(run.seconds), error)
+        found = _errors(c, errors.get(c.label, ()))
+        table.add_row(c.label, done, number(run.loss, 4), *scores, seconds(run.seconds), *found)
     return table
 
 
-def _error(contestant: Contestant, measured: Sequence[ErrorRecord]) -> str:
+def _errors(contestant: Contestant, measured: Sequence[ErrorRecord]) -> tuple[str, str]:
+    """The gradient error and the bias; a full batch has neither, and backward SGD has unbiased batches."""
     if not has_error(contestant.run.method):
-        return "exact"
-    return error_figure(sum(m.mean for m in measured) / len(measured) if measured else None)
+        return "exact", "exact"
+    mean = sum(m.mean for m in measured) / len(measured) if measured else None
+    return error_figure(mean), error_figure(_bias(measured))
+
+
+def _bias(measured: Sequence[ErrorRecord]) -> float | None:
+    return measured[-1].bias if measured else None
 
 
 def _write_summary(
@@ -165,6 +175,7 @@ def _write_summary(
     model: str,
     runs: Mapping[str, RunRecord],
     by_layer: Mapping[str, Mapping[str, float]],
+    biases: Mapping[str, float | None],
 ) -> None:
     methods = {
         label: {
@@ -175,6 +186,7 @@ def _write_summary(
             "test": run.test,
             "seconds": run.seconds,
             "gradient_error": by_layer[label],
+            "bias": biases[label],
             "folder": Path(run.run_dir or "").name,
         }
         for label, run in runs.items()

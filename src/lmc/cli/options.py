@@ -238,7 +238,9 @@ class Compare(Training):
     epochs: Epochs = 50
     error_every: Annotated[
         int | None,
-        _run("Epochs between measurements of the gradient error; 0: never. Default: about 6 in all."),
+        _run(
+            "Epochs between measurements of the gradient error, the last one with the bias; 0: never. Default: about 6."
+        ),
     ] = None
 
 
