@@ -13,12 +13,14 @@ def make_app() -> typer.Typer:
     from experiments.estimates import estimates
     from experiments.gradients import Gradients
     from experiments.grid import Grid
+    from experiments.paper.commands import make_paper_app
     from experiments.recurrent import Recurrent
     from experiments.sampling import Sampling
     from lmc.cli.study import app_of
 
     app = app_of([Grid, Gradients, Accuracy, Recurrent, Sampling], PROGRAM, "Studies that compare training methods.")
     app.command("estimates")(estimates)
+    app.add_typer(make_paper_app(PROGRAM), name="paper")
     return app
 
 

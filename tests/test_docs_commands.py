@@ -61,11 +61,11 @@ def test_a_documented_command_exists(text: str) -> None:
     program = next(name for name in PROGRAMS if text.startswith(name))
     # what follows in brackets is a remark, and an ellipsis leaves something out
     name, *words = [word for word in shlex.split(text.removeprefix(program).split(" (")[0]) if word != "..."]
-    if name != "bench" or not words:
+    if name not in ("bench", "paper") or not words:
         check_words(program, (name,), words)
         return
-    for bench in words[0].split("|"):
-        check_words(program, (name, bench), words[1:])
+    for command in words[0].split("|"):
+        check_words(program, (name, command), words[1:])
 
 
 def test_the_pages_show_commands_of_both_programs() -> None:

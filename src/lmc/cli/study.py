@@ -70,6 +70,8 @@ class Study(ABC, Generic[C, R]):
     name: ClassVar[str]
     cell: ClassVar[type[Any]]
     record: ClassVar[type[Any]]
+    store: ClassVar[str | None] = None
+    """The name of the lines, where several studies share them in one folder; None: the study's own."""
     shared: ClassVar[tuple[str, ...]] = ()
     """Options whose values all lines of a folder share."""
     tf32: ClassVar[bool] = True
@@ -100,6 +102,14 @@ class Study(ABC, Generic[C, R]):
     @abstractmethod
     def measure(self, cell: C) -> Sequence[R]:
         """Measure one cell; the lines about it."""
+
+    def measure_within(self, cell: C, seconds: float | None) -> Sequence[R]:
+        """Measure one cell, in about ``seconds`` where a study can do that: the cell's share of what is left."""
+        return self.measure(cell)
+
+    def is_done(self, record: R) -> bool:
+        """Whether the cell of this line need not be measured again."""
+        return True
 
     @abstractmethod
     def describe(self, record: R) -> str:
@@ -144,9 +154,6 @@ class Study(ABC, Generic[C, R]):
 
     def run(self, program: str = "lmc") -> None:
         """Measure what is left, show everything, and say how to continue where something is still left."""
-        started = time.monotonic()
-        if self.limit is not None and not self.limit > 0:
-            raise ConfigError(f"expected a positive number of seconds for --limit (got {self.limit:g})")
         if self.summary_only:
             if not self._file("jsonl").exists():
                 raise CheckpointError(
@@ -154,17 +161,31 @@ class Study(ABC, Generic[C, R]):
                 )
             self._show()
             return
-        cells = self.cells()
-        with locked(self.folder), matmul_precision(self.on, self.tf32):
-            self._open(self.settings())
-            left, interrupted = self._work(cells, started)
+        left, interrupted = self.work()
         self._show()
         if left:
             why = "stopped" if interrupted else f"the limit of {self.limit:g} s is reached"
-            self.out.print(f"{why}; {left} of {len(cells)} cells are left, continue with:", soft_wrap=True)
+            self.out.print(f"{why}; {left} of {len(self.cells())} cells are left, continue with:", soft_wrap=True)
             self.out.print(f"{program} {shlex.join(sys.argv[1:])}", soft_wrap=True, markup=False)
         if interrupted:
             raise typer.Exit(STOPPED)
+
+    def work(self) -> tuple[int, bool]:
+        """Measure what is left; how many cells are left then, and whether Ctrl-C stopped the work."""
+        started = time.monotonic()
+        if self.limit is not None and not self.limit > 0:
+            raise ConfigError(f"expected a positive number of seconds for --limit (got {self.limit:g})")
+        cells = self.cells()
+        with locked(self.folder), matmul_precision(self.on, self.tf32):
+            self._open(self.settings())
+            return self._work(cells, started)
+
+    def waiting(self) -> list[C]:
+        """The cells without a line, and those with a line that is not done."""
+        names = [f.name for f in fields(self.cell)]
+        lines = [(self.cell(**{name: getattr(r, name) for name in names}), self.is_done(r)) for r in self._read()]
+        measured = {cell for cell, _ in lines} - {cell for cell, done in lines if not done}
+        return [cell for cell in self.cells() if cell not in measured]
 
     def saved(self) -> Mapping[str, Any]:
         """The settings of the folder; empty where there are none yet."""
@@ -178,7 +199,8 @@ class Study(ABC, Generic[C, R]):
         return saved
 
     def _file(self, kind: str) -> Path:
-        return self.folder / f"{self.name}.{kind}"
+        shared = self.store if kind.startswith("json") else None
+        return self.folder / f"{shared or self.name}.{kind}"
 
     def _read(self) -> list[R]:
         return read_records(self._file("jsonl"), self.record)
@@ -197,18 +219,17 @@ class Study(ABC, Generic[C, R]):
             write_lines(self._file("jsonl"), self._read())
 
     def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
-        """Measure the cells without a line; how many are left then, and whether Ctrl-C stopped the work."""
-        names = [f.name for f in fields(self.cell)]
-        measured = {self.cell(**{name: getattr(record, name) for name in names}) for record in self._read()}
-        waiting = [cell for cell in cells if cell not in measured]
+        """See :meth:`work`."""
+        waiting = self.waiting()
         done = len(cells) - len(waiting)
         lines = [("device", self.device_text), ("cells", f"{len(cells)}, of which {done} are done")]
         self.out.print(facts([*self.facts(), *lines, ("run folder", str(self.folder))]))
         with progress_bar(len(cells), "cell", self.out, done, lines=len(cells)) as show, stop_on_interrupt() as stop:
-            for cell in waiting:
-                if stop() or (self.limit is not None and time.monotonic() - started >= self.limit):
+            for k, cell in enumerate(waiting):
+                left = None if self.limit is None else self.limit - (time.monotonic() - started)
+                if stop() or (left is not None and left <= 0):
                     break
-                records = self.measure(cell)
+                records = self.measure_within(cell, left and left / (len(waiting) - k))
                 with writable(self.folder):
                     append_lines(self._file("jsonl"), records)
                 done += 1
@@ -232,7 +253,7 @@ class Study(ABC, Generic[C, R]):
             if figure is not None:
                 save(figure, self._file("png"))
                 written.append("png")
-        self.out.print(f"{', '.join(f'{self.name}.{k}' for k in written)} in {self.folder}", soft_wrap=True)
+        self.out.print(f"{', '.join(self._file(k).name for k in written)} in {self.folder}", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)

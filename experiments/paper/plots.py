@@ -1,0 +1,65 @@
+"""Figures of trainings: mean curves with bands of one standard deviation over seeds."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.paper.item import Results, smooth
+from experiments.paper.training import Trained, Training
+from lmc.report.looks import draw_curve, legend_below, new_figure, plain
+from lmc.report.names import Look, looks_of
+
+NAMES = {"seconds": "seconds of training", "at": "epochs", "test": "test accuracy, %", "loss": "training loss"}
+
+
+def curves(
+    title: str, groups: Mapping[str, Training], results: Results, x: str, ys: Sequence[str], methods: Sequence[str] = ()
+) -> Figure | None:
+    """A panel for every group and every kind of value: "test", "loss", or a kind of error."""
+    shown = list(
+        dict.fromkeys(m for g in groups.values() for m in (methods or g.specs) if any(r.at for r in results.of(g, m)))
+    )
+    if not shown:
+        return None
+    looks = looks_of(shown)
+    figure = new_figure(1.0 + 3.0 * len(groups), 0.9 + 2.6 * len(ys), title)
+    panels = figure.subplots(len(ys), len(groups), squeeze=False)
+    for row, y in zip(panels, ys, strict=True):
+        for axes, (name, group) in zip(row, groups.items(), strict=True):
+            for method in shown:
+                _draw(axes, results.of(group, method), x, y, looks[method])
+            axes.set_title(name, loc="left", fontsize=10)
+            plain(axes)
+            if y != "test":
+                axes.set_yscale("log")
+        row[0].set_ylabel(NAMES.get(y, f"relative error, {y}"), fontsize=9.5)
+    for axes in panels[-1]:
+        axes.set_xlabel(NAMES[x], fontsize=9.5)
+    legend_below(figure, looks, columns=max(1, int(len(groups) * 2.2)))
+    return figure
+
+
+def _draw(axes: Axes, records: Sequence[Trained], x: str, y: str, look: Look) -> None:
+    """The mean of all seeds over the evaluations that all have, and the band around it."""
+    found = [points for record in records if (points := _points(record, x, y))]
+    length = min(map(len, found), default=0)
+    if not length:
+        return
+    columns = list(zip(*(smooth([value for _, value in points[:length]]) for points in found), strict=True))
+    xs = [fmean(points[k][0] for points in found) for k in range(length)]
+    means = [fmean(column) for column in columns]
+    draw_curve(axes, list(zip(xs, means, strict=True)), look)
+    spread = [pstdev(column) for column in columns]
+    low, high = ([m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
+    axes.fill_between(xs, low, high, color=look.colour, alpha=0.18, linewidth=0)
+
+
+def _points(record: Trained, x: str, y: str) -> list[tuple[float, float]]:
+    """The points of one curve."""
+    if y in ("test", "loss"):
+        values = [(100 if y == "test" else 1) * value for value in getattr(record, y)]
+        return list(zip(getattr(record, x), values, strict=True))
+    pairs = zip(getattr(record, x), record.errors, strict=True)
+    return [(at, errors[y]) for at, errors in pairs if y in errors]

@@ -1,0 +1,159 @@
+"""``python -m experiments paper``: single tables, and all of them within a budget, from end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.paper import graphs
+from experiments.paper.catalogue import ITEMS
+from experiments.paper.item import Item, Results, mean_over_time, times
+from experiments.paper.page import BEGIN, END
+from experiments.paper.table_2 import Table2
+from experiments.paper.training import Trained, Training
+from lmc.errors import ConfigError
+
+Invoke = Callable[..., tuple[int, str]]
+
+SMALL = ("--scale", "tiny", "--max-width", "8", "--device", "cpu", "--run-dir", "p")
+
+
+@pytest.fixture(autouse=True)
+def no_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LMC_DATA", raising=False)
+    monkeypatch.setattr("lmc.data.registry.cache_dir", lambda: tmp_path / "cache")
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_list_names_every_table_and_figure(invoke: Invoke) -> None:
+    code, said = invoke("paper", "list")
+    assert code == 0
+    assert all(f"{item.name} " in said and item.label in said for item in ITEMS)
+    assert "no command: figures 1 to 3" in said
+
+
+def test_a_table_shows_the_papers_numbers_beside_ours_and_a_verdict(invoke: Invoke, tmp_path: Path) -> None:
+    command = ("paper", "figure-7", *SMALL, "--epochs", "1", "--seeds", "1")
+    code, said = invoke(*command)
+    assert code == 0, said
+    assert "Does the paper's order hold?" in said
+    assert "lookalike" in said
+    written = (tmp_path / "p" / "trainings.jsonl").read_text()
+    assert len(written.splitlines()) == 3 * 5
+    assert (tmp_path / "p" / "figure-7.png").read_bytes().startswith(b"\x89PNG")
+    assert "CiteSeer" in (tmp_path / "p" / "figure-7.md").read_text()
+    # figure-11 shows the same trainings and more: these are not repeated
+    code, said = invoke("paper", "figure-11", *SMALL, "--epochs", "1", "--seeds", "1", "--limit", "1e-9")
+    assert code == 0
+    assert "3 of 6 cells are left" in said
+    assert (tmp_path / "p" / "trainings.jsonl").read_text() == written
+    assert "PubMed, random" in (tmp_path / "p" / "figure-11.md").read_text()
+    # the paper's numbers are there before anything is trained
+    code, said = invoke("paper", "table-6", *SMALL, "--epochs", "1", "--seeds", "1", "--limit", "1e-9")
+    assert code == 0
+    assert "87.03" in (tmp_path / "p" / "table-6.md").read_text()
+    code, said = invoke(*command, "--epochs", "2")
+    assert code == 2
+    assert "epochs: 1 there, 2 here" in said
+
+
+def test_all_runs_what_it_can_and_writes_one_page(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Item, cell: Training, seconds: float | None) -> list[Trained]:
+        raise RuntimeError("this item is broken\non purpose")
+
+    def short(self: Item) -> dict[str, Training]:
+        return {"FLICKR & GCN": self.group("flickr", "gcn", ("full", "cluster", "gas", "lmc"))}
+
+    monkeypatch.setattr("experiments.paper.figure_10.Figure10.measure_within", broken)
+    monkeypatch.setattr(Table2, "groups", short)
+    command = ("paper", "all", "--only", "table-2,figure-10,table-8", *SMALL, "--budget", "60s", "--epochs", "2")
+    code, said = invoke(*command, "--seeds", "2")
+    assert code == 0, said
+    assert "figure-10: RuntimeError: this item is broken on purpose" in said
+    written = (tmp_path / "p" / "trainings.jsonl").read_text()
+    assert len(written.splitlines()) == 2 * 4
+    page = (tmp_path / "p" / "report.md").read_text()
+    html = (tmp_path / "p" / "report.html").read_text()
+    for text in (page, html):
+        order = [text.index(f"{name}: ") for name in ("table-2", "table-8", "figure-10")]
+        assert order == sorted(order)
+        assert "RuntimeError: this item is broken on purpose" in text
+        assert "not begun, the time was over" in text
+        assert "flickr-like@0.0179" in text
+        assert "379.2 ± 29.0" in text
+        assert "tables 9 and 10" in text
+    assert "http" not in html
+    assert re.search(r"\| FLICKR & GCN \| (\d|never)", page)
+    # the same command continues: nothing of what is done is trained again
+    assert invoke(*command, "--seeds", "2")[0] == 0
+    assert (tmp_path / "p" / "trainings.jsonl").read_text() == written
+    # the report goes into a page of the documentation
+    docs = tmp_path / "paper.md"
+    docs.write_text(f"# Title\n\n{BEGIN}\nprevious page\n{END}\n\nend\n")
+    code, said = invoke("paper", "insert", "p", str(docs))
+    assert code == 0, said
+    text = docs.read_text()
+    assert text.startswith(f"# Title\n\n{BEGIN}\n\n- command: ")
+    assert text.endswith(f"{END}\n\nend\n")
+    assert "previous page" not in text
+    assert all(len(line) <= 120 for line in text.splitlines() if not line.startswith("|"))
+
+
+def test_all_ends_when_its_budget_is_over(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("paper", "all", "--only", "figure-6,table-12,figure-4", *SMALL, "--budget", "1s")
+    assert code == 0, said
+    assert "the time is over" in said
+    page = (tmp_path / "p" / "report.md").read_text()
+    assert "not begun, the time was over" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--budget", "soon"), "expected"),
+        (("--budget", "5steps"), "expected a budget such as 90s"),
+        (("--only", "table-99"), "expected names of figure-4"),
+        (("--scale", "small"), "for --scale"),
+    ],
+)
+def test_wrong_options_are_refused(invoke: Invoke, options: tuple[str, ...], words: str) -> None:
+    code, said = invoke("paper", "all", *options)
+    assert code == 2
+    assert words in said
+
+
+def test_a_folder_of_another_scale_is_refused(invoke: Invoke) -> None:
+    assert invoke("paper", "figure-12", *SMALL, "--epochs", "1", "--limit", "1e-9")[0] == 0
+    code, said = invoke("paper", "table-6", *SMALL, "--epochs", "1", "--scale", "0.5")
+    assert code == 2
+    assert "scale: tiny there, 0.5 here" in said
+
+
+def test_the_mean_over_the_common_runtime_does_not_depend_on_what_follows() -> None:
+    def record(method: str, seconds: list[float], test: list[float]) -> Trained:
+        at = list(range(1, len(test) + 1))
+        return Trained("cora", "gcn", "gas,lmc", 4, method=method, at=at, seconds=seconds, val=test, test=test)
+
+    quick = record("lmc", [1.0, 2.0], [0.5, 0.5])
+    slow = record("gas", [1.0, 2.0, 30.0], [0.25, 0.25, 1.0])
+    results = Results([quick, slow])
+    until = times(results, Training("cora", "gcn", "gas,lmc", 4), ("gas", "lmc"))
+    assert until == {0: 2.0}
+    assert mean_over_time(quick, until) == pytest.approx(50.0)
+    assert mean_over_time(slow, until) == pytest.approx(25.0)
+
+
+def test_graphs_are_shared_by_the_items_of_a_process() -> None:
+    item = Table2(scale="tiny", device="cpu")
+    assert item.graphs is graphs.shared_graphs("tiny", item.on, None)
+    with pytest.raises(ConfigError):
+        graphs.check_scale("large")
