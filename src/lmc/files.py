@@ -1,12 +1,15 @@
-"""Files that a crash leaves whole: atomic replacement, locks of folders, and JSON that is checked when it is read."""
+"""Files that a crash leaves whole: atomic replacement, locks of folders, JSON that is checked when it is read, and
+mapped files without a name."""
 
 from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import re
 import sys
+import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
 
-from lmc.errors import CheckpointError, RunWarning
+from lmc.errors import CheckpointError, ConfigError, RunWarning
 
 LOCK = ".lock"
 RESTORE = "restore the file from a copy, or start again in another folder"
@@ -54,6 +57,24 @@ def replace(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path``, atomically."""
     with replacing(path) as file:
         file.write(content)
+
+
+def mapped_file(size: int, path: str | Path | None = None) -> mmap.mmap:
+    """A mapped file of zeros without a name in the folder ``path``, by default that for temporary files."""
+    folder = Path(tempfile.gettempdir() if path is None else path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a disk that fills up later would end the process
+            else:
+                file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise ConfigError(
+            f"expected a folder with {size / 1e9:.2g} GB of room for rows or edges (got {folder}: {error.strerror}): "
+            "name another one, disk:FOLDER or Disk(path=...), or set $TMPDIR"
+        ) from error
 
 
 def sync(path: Path) -> None:

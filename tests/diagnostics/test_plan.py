@@ -109,6 +109,9 @@ def test_a_plan_counts_edges_that_stay_on_the_host(division: Division) -> None:
     edges = {item.name: item.size for item in there.items if item.tier == "host"}["structure"]
     assert edges == pytest.approx(12 * (g.adj.nnz + g.num_nodes), rel=0.01)
     assert there.tier("device") == here.tier("device") - edges
+    on_disk = plan(division, model_for(g), LMC4Conv(20, 4), placement=Placement(structure="disk"))
+    assert on_disk.tier("disk") == edges
+    assert on_disk.device == here.device - edges
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,15 @@ def test_the_remedy_is_the_cheapest_option_that_fits(division: Division) -> None
 
 ALL = "--history disk --features disk"
 CHANGES = {
-    "cpu": ["--history disk", "--rebuild-batches", "--features disk", ALL, f"{ALL} --rebuild-batches"],
+    "cpu": [
+        "--history disk",
+        "--rebuild-batches",
+        "--features disk",
+        "--structure disk",
+        ALL,
+        f"{ALL} --rebuild-batches",
+        f"{ALL} --rebuild-batches --structure disk",
+    ],
     "cuda": [
         "--history host",
         "--history disk",

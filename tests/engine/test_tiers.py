@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import lmc
 from helpers import make, model_for, parts_of, random_graph
 from lmc.engine import Run
 from lmc.errors import ConfigError
-from lmc.graph import Graph
+from lmc.graph import Graph, csr
 from lmc.methods import CMC, GAS, CMC4Rec, DropEdge, GraphFM, HistoryMethod, LMC4Conv, LMC4Rec
 from lmc.models import GCN, SAGE, Model, RecGCN
 from lmc.stores import Disk, FileRows, Placement, StagedTable, Store, Table, host_zeros, store
@@ -255,20 +256,67 @@ def test_sampling_methods_read_features_from_anywhere(name: str) -> None:
         assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("name", ["gas", "fm", "lmc", "cmc", "cluster", "backward-sgd"])
+@pytest.mark.parametrize("name", ["gas", "fm", "lmc", "cmc", "imc", "top", "cluster", "backward-sgd"])
 @pytest.mark.parametrize("model", ["gcn", "sage"])
-def test_edges_may_stay_on_the_host(name: str, model: str) -> None:
+def test_edges_may_stay_on_the_host_or_on_disk(name: str, model: str) -> None:
     g = random_graph()
     found = []
-    for structure in ("device", "host"):
+    for structure in ("device", "host", "disk"):
         mine = make(model, g)
         run = lmc.methods.METHODS[name](clusters_per_batch=2).bind(
             g, mine, parts_of(g, 6), placement=Placement(structure=structure)
         )
         found.append([*steps(run, mine), *evaluate_problem(run.problem).values()])
         assert run.tiers.get("structure", "device") == structure
-    for a, b in zip(*found, strict=True):
+    for a, b in zip(*found[:2], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+    assert_identical(*found[1:])
+
+
+def assert_identical(first: list[Tensor | float], second: list[Tensor | float]) -> None:
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def bent(g: Graph, directed: bool, weighted: bool) -> Graph:
+    """The graph with half of its edges in one direction only, with weights, or both."""
+    src, dst = g.adj.indices.long(), g.adj.row_index()
+    keep = (src < dst) | ((src + dst) % 2 == 0) if directed else src >= 0
+    weight = 0.5 + ((src * dst) % 7)[keep] / 7
+    return Graph.from_edges(
+        torch.stack([src, dst])[:, keep], g.x, g.y, train=g.train, val=g.val, test=g.test, directed=directed,
+        edge_weight=weight.double() if weighted else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["bare", "weighted"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
+def test_edges_on_disk_are_read_in_chunks(
+    model: str, weighted: bool, directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = bent(random_graph(), directed, weighted)
+    monkeypatch.setattr(csr, "CHUNK", 30)
+    found = []
+    for structure in ("host", "disk"):
+        mine = make(model, g)
+        placement = Placement(features="disk", structure=structure, keep_batches=False)
+        run = CMC(clusters_per_batch=2).bind(g, mine, parts_of(g, 6), placement=placement)
+        found.append([*steps(run, mine), *evaluate_problem(run.problem).values()])
+    assert_identical(*found)
+
+
+def test_edges_on_disk_can_be_bfloat16_and_lie_in_a_folder(tmp_path: Path) -> None:
+    g = replace(random_graph(), x=random_graph().x.float())
+    found = []
+    for structure in ("host", f"disk:{tmp_path}"):
+        mine = make("sage", g).float()
+        placement = Placement(structure=structure, precision="bfloat16")
+        run = LMC4Conv(clusters_per_batch=2).bind(g, mine, parts_of(g, 6), placement=placement)
+        found.append(steps(run, mine))
+    assert run.problem.P.files is not None
+    assert run.problem.P.files.folder == str(tmp_path)
+    assert_identical(*found)
 
 
 @pytest.mark.gpu
@@ -291,8 +339,14 @@ def test_edges_stay_where_more_is_read_of_them_than_batches() -> None:
     g = random_graph()
     with pytest.raises(ConfigError, match='structure="device" for GraphSAGE'):
         lmc.methods.METHODS["graphsage"]().bind(g, make("sage", g), placement=Placement(structure="host"))
-    with pytest.raises(ConfigError, match=r'structure "device" or "host" \(got \'disk\'\)'):
-        GAS().bind(g, make("gcn", g), placement=Placement(structure="disk"))
+    for wrong in ("tape", "host:/tmp"):
+        with pytest.raises(ConfigError, match=rf"structure in .* \(got '{wrong}'\)"):
+            Placement(structure=wrong)
+    for method, model in ((lmc.methods.GraphSAGE(), "sage"), (lmc.methods.FullBatch(), "gcn")):
+        with pytest.raises(ConfigError, match=r'structure="device" for .* \(got "disk"\)'):
+            method.bind(g, make(model, g), placement=Placement(structure="disk"))
+    with pytest.raises(ConfigError, match=r"expected a folder with .* GB of room"):
+        GAS().bind(g, make("gcn", g), parts_of(g, 6), placement=Placement(structure="disk:/proc/nowhere"))
 
 
 def test_features_that_are_summed_anew_stay_on_the_device() -> None:

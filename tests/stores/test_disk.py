@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from lmc.errors import ConfigError
+from lmc.files import mapped_file
 from lmc.kernels.pinned import pin
 from lmc.stores import Disk, FileRows, StagedTable
-from lmc.stores.disk import RESIDENT, _mapped
+from lmc.stores.disk import RESIDENT
 
 CPU = torch.device("cpu")
 
@@ -69,7 +70,7 @@ def test_large_files_share_what_may_stay_mapped() -> None:
 def test_a_file_that_fits_is_read_by_the_gpu_itself_where_the_system_allows_it() -> None:
     cuda = torch.device("cuda")
     small, large = (FileRows(12, [3], torch.float64, cuda, resident=resident) for resident in (None, 1))
-    if not pin(torch.frombuffer(_mapped(4096, None), dtype=torch.int8), cuda, small, read_only=True):
+    if not pin(torch.frombuffer(mapped_file(4096), dtype=torch.int8), cuda, small, read_only=True):
         pytest.skip("this system does not lock the pages of a file")
     assert small.kernels_read
     assert not small.kernels_write

@@ -139,7 +139,7 @@ class Training(Source):
         str, _place("Where histories are kept: device, host, disk (disk:FOLDER), or auto: by free memory.")
     ] = "device"
     features: Annotated[str, _place("Where features are kept: as for --history.")] = "device"
-    structure: Annotated[str, _place("Where edges are kept: device or host.")] = "device"
+    structure: Annotated[str, _place("Where edges are kept: device, host or disk.")] = "device"
     precision: Annotated[str, _place("Of rows and tables: float32, or bfloat16 in half the bytes.")] = "float32"
     rebuild_batches: Annotated[
         bool, _place("Build every batch when it is needed and keep none.", "--rebuild-batches")

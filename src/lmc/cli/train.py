@@ -255,7 +255,7 @@ def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Ite
         raise ConfigError(
             f"expected a run within {size(limit)} (got a plan of {size(found.device)}, and more was needed): binding, "
             "evaluation and gaps between pieces of memory take room beside a step; raise --memory, lower --clusters or "
-            "keep less on the device (--history host, --features host, --rebuild-batches, --structure host)"
+            "keep less on the device (--history host, --features host, --rebuild-batches, --structure host or disk)"
         ) from error
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device.index)

@@ -143,7 +143,10 @@ def _structure(graph: Graph, problem: Problem) -> list[Item]:
     nodes = starts + graph.y.nbytes + 3 * n + 8 * n + 4 * n * len(problem.matrices)
     if not problem.P.on_host:
         return [Item("structure", "device", edges + nodes)]
-    return [Item("structure", "host", edges), Item("targets and node numbers", "device", nodes)]
+    return [
+        Item("structure", "host" if problem.P.files is None else "disk", edges),
+        Item("targets and node numbers", "device", nodes),
+    ]
 
 
 def _matrix_bytes(graph: Graph, problem: Problem) -> tuple[int, int]:
@@ -186,8 +189,8 @@ def changes(
     features: list[Change] = [("features", tier) for tier in tiers if not (sparse and tier == "disk")]
     rebuild: list[Change] = [("keep_batches", False)]
     structure: list[Change] = []
-    if on_gpu and placement.structure == "device" and kind_of(model).reads_batches_only:
-        structure = [("structure", "host")]
+    if placement.structure == "device" and kind_of(model).reads_batches_only:
+        structure = [("structure", "host" if on_gpu else "disk")]
     single = [*history, *(rebuild if placement.keep_batches else ()), *features, *structure]
     tables = [*history[-1:], *features[-1:]]
     combined = [tables, [*tables, *rebuild]]

@@ -114,10 +114,10 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
             "them; use a method of clusters, such as CMC"
         )
     method.check(model)
-    if placement.structure == "host" and not (isinstance(outer, ClusterMethod) and kind.reads_batches_only):
+    if placement.structure != "device" and not (isinstance(outer, ClusterMethod) and kind.reads_batches_only):
         raise ConfigError(
-            f'expected structure="device" for {title} and {type(model).__name__} (got "host"): they read more '
-            "than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
+            f'expected structure="device" for {title} and {type(model).__name__} (got "{placement.structure}"): they '
+            "read more than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
         )
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, hstack, row_chunks, sparse_product, spmm
+from lmc.graph import CSR, Extractor, Graph, MappedFiles, hstack, row_chunks, sparse_product, spmm
 from lmc.stores import Auto, Disk, HostRows, Pinned, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
@@ -28,19 +28,27 @@ def tier_of(choice: str | Store, graph: Graph, width: int, dtype: torch.dtype, d
     return tier
 
 
-def permuted(graph: Graph, order: Tensor | None, tier: Store, device: torch.device) -> tuple[Graph, Table | None]:
-    """The graph in run order, and its features as a table where they are kept on disk: they are written there first, so
-    that they are never in memory twice."""
-    if not isinstance(tier, Disk) or isinstance(graph.x, CSR):
-        return graph if order is None else graph.permute(order), None
-    x, n = graph.x, graph.num_nodes
+def permuted(
+    graph: Graph, order: Tensor | None, tier: Store, device: torch.device, files: MappedFiles | None = None
+) -> tuple[Graph, Table | None]:
+    """The graph in run order, with its edges in ``files`` where they are kept on disk; and its features as a table
+    where they are kept on disk: they are written there first, so that they are never in memory twice."""
+    n, on_disk = graph.num_nodes, isinstance(tier, Disk) and not isinstance(graph.x, CSR)
+    if order is None:
+        if files is None and not on_disk:
+            return graph, None
+        order = torch.arange(n)
+    if not on_disk:
+        return graph.permute(order, files=files), None
+    x, order = graph.x, order.cpu()
+    assert isinstance(x, Tensor)
     table = tier.table(n, x.shape[1], x.dtype, device)
-    order = torch.arange(n) if order is None else order.cpu()
     step = max(1, CHUNK // x.shape[1])
     for start in range(0, n, step):
         rows = slice(start, min(n, start + step))
         table.push(rows, x[order[rows].to(x.device)].cpu())
-    return graph.permute(order, x=table.data()), table
+        graph.adj.release()  # mapped features lie in the same files
+    return graph.permute(order, x=table.data(), files=files), table
 
 
 def aggregated_features(

@@ -83,8 +83,8 @@ class Problem:
         aggregated = precompute and (model.constant_input or (swap_dropout and model.aggregates_features))
         both = aggregated and model.keeps_features
         tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
-        graph, table = permuted(graph, order, tier, device)
-        on_host = placement.structure == "host"
+        on_host, files = placement.structure != "device", placement.structure_files()
+        graph, table = permuted(graph, order, tier, device, files)
         graph = _without_nan(graph.to(device, features=False, structure=not on_host))
         found, kinds = model.matrices(graph.adj, parameters)
         placed = _placed(found, device, on_host)

@@ -206,7 +206,8 @@ class Run:
         """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"};
         the structure, where it is not on the device."""
         tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
-        structure = {"structure": "host"} if self.problem.P.on_host else {}
+        P = self.problem.P
+        structure = {"structure": "host" if P.files is None else "disk"} if P.on_host else {}
         return {**tables, "features": self.problem.features, **structure}
 
     def named_tables(self) -> dict[str, Table]:

@@ -7,7 +7,7 @@ such a matrix have int32 pointers again.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -16,10 +16,14 @@ import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
+from lmc.graph.mapped import MappedFiles
 from lmc.kernels.pinned import allocate_pages, pin, take
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
+CHUNK = 2**22
+"""Entries that are read at a time where a whole matrix is made, which bounds the memory of int64 and float64
+temporaries."""
 INT32_ENTRIES = 2**31
 """Matrices with fewer entries have int32 row pointers, which cuSPARSE and MKL read; larger ones have int64."""
 
@@ -62,6 +66,8 @@ class CSR:
             of such a matrix on that device, and nothing else can be done with it (:func:`offload`).
         edge_data: constants of every stored entry, [nnz] or [nnz, k], that are cut out along with it: the weights and
             features that the graph's edges were given with. Products do not read them, and a transpose has none.
+        files: where the entries lie in memory-mapped files; entries of matrices that are made of this one, and are as
+            large, lie there too. None: in memory.
     """
 
     indptr: Tensor
@@ -71,6 +77,7 @@ class CSR:
     symmetric: bool = False
     on_host: bool = False
     edge_data: Tensor | None = None
+    files: MappedFiles | None = None
     _cache: dict[object, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -109,8 +116,36 @@ class CSR:
         rows = torch.arange(self.num_rows, device=self.device)
         return rows.repeat_interleave(self.degrees().long(), output_size=self.nnz)
 
+    def ranges(self) -> Iterator[tuple[slice, slice]]:
+        """Rows and their entries, at most :data:`CHUNK` entries at a time."""
+        for each in row_chunks(self, CHUNK):
+            yield each
+            self.release()
+
+    def chunks(self) -> Iterator[tuple[Tensor, slice]]:
+        """The row of every entry and the entries, at most :data:`CHUNK` at a time."""
+        for rows, entries in self.ranges():
+            each = torch.arange(rows.start, rows.stop, device=self.device)
+            counts = self.indptr[rows.start : rows.stop + 1].diff()
+            yield each.repeat_interleave(counts, output_size=entries.stop - entries.start), entries
+
+    def empty(self, like: Tensor | torch.dtype, num: int | None = None) -> Tensor:
+        """Room for one number, or for one row of ``like``, per entry (or for ``num``), where the entries lie."""
+        width, dtype = ((), like) if isinstance(like, torch.dtype) else (like.shape[1:], like.dtype)
+        shape = (self.nnz if num is None else num, *width)
+        if self.files is not None:
+            return self.files.empty(shape, dtype)
+        return torch.empty(shape, dtype=dtype, device=self.indices.device)
+
+    def release(self) -> None:
+        """Unmap the pages of the entries, where they lie in files."""
+        if self.files is not None:
+            self.files.release()
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
         """This matrix on ``device``, with values of ``dtype``; the same object where nothing changes."""
+        if self.files is not None and device is None and self.values is not None and dtype != self.dtype:
+            return replace(self, values=self.empty(dtype or self.dtype).copy_(self.values), _cache={})
         values = None if self.values is None else self.values.to(device=device, dtype=dtype)
         indices, data = self.indices.to(device), None if self.edge_data is None else self.edge_data.to(device)
         if indices is self.indices and values is self.values and data is self.edge_data:
@@ -134,9 +169,16 @@ class CSR:
         """The transpose, by rows; cached. A symmetric matrix returns itself."""
         if self.symmetric:
             return self
+        if self.files is not None:
+            return scattered(self._swapped, (self.num_cols, self.num_rows), self.files)
         pattern, order = self.transposed_order()
         values = None if self.values is None else self.values[order]
         return CSR(pattern.indptr, pattern.indices, values, pattern.num_cols)
+
+    def _swapped(self) -> Iterator[tuple[Tensor, ...]]:
+        """(column, row) or (column, row, value) of the entries, in chunks."""
+        for row, at in self.chunks():
+            yield (self.indices[at], row) if self.values is None else (self.indices[at], row, self.values[at])
 
     @_cached
     def transposed_order(self) -> tuple[CSR, Tensor]:
@@ -218,6 +260,8 @@ def offload(matrix: CSR, device: torch.device) -> CSR:
 
 
 def _offload(matrix: CSR, device: torch.device) -> CSR:
+    if matrix.files is not None:
+        return replace(matrix, indptr=matrix.indptr.to(device), on_host=True, _cache={})
     arrays = [matrix.indices, matrix.data] + ([] if matrix.edge_data is None else [matrix.edge_data])
     if device.type == "cuda":
         arrays = [allocate_pages(a.shape, a.dtype).copy_(a) for a in arrays]
@@ -243,6 +287,50 @@ def from_rows(rows: Tensor, cols: Tensor, values: Tensor | None, shape: tuple[in
     narrow = pointer_dtype(rows.numel()) == torch.int32
     indptr = torch.searchsorted(rows.contiguous(), each, out_int32=narrow)
     return CSR(indptr, cols.to(torch.int32), values, shape[1])
+
+
+def scattered(chunks: Callable[[], Iterable[tuple[Tensor, ...]]], shape: tuple[int, int], files: MappedFiles) -> CSR:
+    """A matrix in files from entries in any order; the entries of a row keep the order in which they come.
+
+    Args:
+        chunks: makes an iterator over (rows, columns) or (rows, columns, values, edge data); it is called twice.
+    """
+    counts = torch.zeros(shape[0], dtype=torch.int64)
+    for rows, *_ in chunks():
+        counts += torch.bincount(rows, minlength=shape[0])
+    indptr = pointers(counts, pointer_dtype(int(counts.sum())))
+    free = indptr[:-1].to(torch.int64, copy=True)
+    arrays: list[Tensor] = []
+    for rows, cols, *given in chunks():
+        rows, order = rows.sort(stable=True)
+        at = free[rows] + (torch.arange(rows.numel()) - torch.searchsorted(rows, rows))
+        given = [cols.to(torch.int32), *given]
+        arrays = arrays or [files.empty((int(indptr[-1]), *a.shape[1:]), a.dtype) for a in given]
+        for target, source in zip(arrays, given, strict=True):
+            target[at] = source[order]
+        free += torch.bincount(rows, minlength=shape[0])
+        files.release()
+    values, data = (*arrays[1:], None, None)[:2]
+    return CSR(indptr, arrays[0], values, shape[1], edge_data=data, files=files)
+
+
+def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CSR:
+    """The square matrix with row and column ``order[i]`` as number ``i``; with ``files`` its entries lie there."""
+    position = torch.empty_like(order)
+    position[order] = torch.arange(order.numel(), device=order.device)
+    indptr = pointers(matrix.degrees()[order], matrix.indptr.dtype)
+    home = replace(matrix, files=files, _cache={})
+    indices = home.empty(matrix.indices)
+    values, data = (None if a is None else home.empty(a) for a in (matrix.values, matrix.edge_data))
+    moved = CSR(indptr, indices, values, matrix.num_cols, matrix.symmetric, edge_data=data, files=files)
+    for rows, entries in moved.ranges():
+        piece = matrix.select_rows(order[rows])
+        indices[entries] = position[piece.indices].to(torch.int32)
+        for target, source in ((values, piece.values), (data, piece.edge_data)):
+            if target is not None and source is not None:
+                target[entries] = source
+        matrix.release()
+    return moved
 
 
 def with_transpose(adj: CSR) -> CSR:
@@ -299,6 +387,7 @@ class Extractor:
         mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
         mark[take(self.P.indices, entries)] = True
         mark[core] = False
+        self.P.release()
         return mark.nonzero().squeeze(1)
 
     def block(self, rows: Tensor, cols: Tensor) -> CSR:
@@ -309,6 +398,7 @@ class Extractor:
         self._row[cols] = -1
         data = None if self.P.edge_data is None else take(self.P.edge_data, entries)
         block = CSR(indptr, local, take(self.P.data, entries), cols.numel(), edge_data=data)
+        self.P.release()
         inside = local >= 0
         at = inside.nonzero().squeeze(1)  # the host waits for the GPU here, and only here
         return block if at.numel() == local.numel() else block.filtered(inside, at)

@@ -15,8 +15,9 @@ from torch import Tensor
 from lmc.errors import GraphError
 from lmc.graph import checks
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CSR
+from lmc.graph.csr import CSR, permuted
 from lmc.graph.edges import checked_edges
+from lmc.graph.mapped import MappedFiles
 
 Array = Tensor | np.ndarray
 Nodes = Tensor | np.ndarray | Sequence[int]
@@ -153,14 +154,15 @@ class Graph:
             moved["x"] = self.x.to(device)
         return replace(self, **moved)
 
-    def permute(self, order: Tensor, x: Tensor | None = None) -> Graph:
-        """The same graph with node ``order[i]`` as node ``i``; ``x`` are the features in that order, where known."""
+    def permute(self, order: Tensor, x: Tensor | None = None, files: MappedFiles | None = None) -> Graph:
+        """The same graph with node ``order[i]`` as node ``i``.
+
+        Args:
+            x: the features in that order, where known.
+            files: where the edges are to lie in files.
+        """
         order = order.to(self.device)
-        position = torch.empty_like(order)
-        position[order] = torch.arange(order.numel(), device=order.device)
-        rows = self.adj.select_rows(order)
-        columns = position[rows.indices].to(torch.int32)
-        adj = replace(rows, indices=columns, symmetric=self.adj.symmetric, _cache={})
+        adj = permuted(self.adj, order, files)
         features: Tensor | CSR | None = x
         if features is None:
             at = order.to(self.x.device)

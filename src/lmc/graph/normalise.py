@@ -6,11 +6,14 @@ every model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError
-from lmc.graph.csr import CSR, pointer_dtype, row_chunks
+from lmc.graph.csr import CSR, pointer_dtype
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose.
@@ -20,31 +23,40 @@ in PyG's ``gcn_norm``. Row i of A holds the edges that end in node i, so on a di
 none of the three is its own transpose.
 """
 
-CHUNK = 2**22
-"""Entries that are sorted and weighted at a time, which bounds the memory of the int64 and float64 temporaries."""
+Rule = Callable[[Tensor, Tensor, slice], Tensor]
+"""The values of a chunk of entries: (row of each, column of each, the entries) -> one number for each."""
 
 
 def with_self_loops(adj: CSR) -> CSR:
     """A + I, columns sorted; A has no self-loops. Where A has weights, loops have the weight 1; edge data of loops is
     zero."""
     n, device = adj.num_rows, adj.device
+    num, dtype = adj.nnz + n, pointer_dtype(adj.nnz + n)
     loops = torch.arange(n, device=device)
-    dtype = pointer_dtype(adj.nnz + n)
     indptr = adj.indptr.to(dtype) + torch.arange(n + 1, dtype=dtype, device=device)
-    indices = torch.empty(adj.nnz + n, dtype=torch.int32, device=device)
-    given = [(adj.values, 1), (adj.edge_data, 0)]
-    values, data = (None if a is None else a.new_full((adj.nnz + n, *a.shape[1:]), loop) for a, loop in given)
-    for rows, entries in row_chunks(adj, CHUNK):
+    indices = adj.empty(torch.int32, num)
+    values, data = (None if a is None else adj.empty(a, num) for a in (adj.values, adj.edge_data))
+    for rows, entries in adj.ranges():
         nodes = loops[rows]
-        row = nodes.repeat_interleave(adj.degrees()[rows], output_size=entries.stop - entries.start)
+        counts = adj.indptr[rows.start : rows.stop + 1].diff()
+        row = nodes.repeat_interleave(counts, output_size=entries.stop - entries.start)
         key, order = torch.cat([row * n + adj.indices[entries], nodes * n + nodes]).sort()
-        indices[entries.start + rows.start : entries.stop + rows.stop] = key % n
-        for source, target in ((adj.values, values), (adj.edge_data, data)):
+        chunk = slice(entries.start + rows.start, entries.stop + rows.stop)
+        indices[chunk] = key % n
+        for source, target, of_loop in ((adj.values, values, 1), (adj.edge_data, data, 0)):
             if source is not None and target is not None:
                 there = order < row.numel()
-                at = there.nonzero().squeeze(1) + (entries.start + rows.start)
-                target[at] = source[entries][order[there]]
-    return CSR(indptr, indices, values, adj.num_cols, edge_data=data)
+                target[chunk] = of_loop
+                target[there.nonzero().squeeze(1) + chunk.start] = source[entries][order[there]]
+    return CSR(indptr, indices, values, adj.num_cols, edge_data=data, files=adj.files)
+
+
+def _weighted(looped: CSR, dtype: torch.dtype, rule: Rule, symmetric: bool) -> CSR:
+    """The pattern ``looped`` with the values of ``rule``; its edge data are the weights of ``looped``."""
+    values = looped.empty(dtype)
+    for row, entries in looped.chunks():
+        values[entries] = rule(row, looped.indices[entries], entries).to(dtype)
+    return replace(looped, values=values, symmetric=symmetric, edge_data=looped.values, _cache={})
 
 
 def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
@@ -52,12 +64,12 @@ def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     looped = with_self_loops(adj)
     weights = looped.values
     scale = (looped.degrees().to(torch.float64) if weights is None else row_sums(looped, weights)).rsqrt()
-    values = torch.empty(looped.nnz, dtype=dtype, device=looped.device)
-    for rows, entries in row_chunks(looped, CHUNK):
-        each = scale[rows].repeat_interleave(looped.degrees()[rows], output_size=entries.stop - entries.start)
-        each = each * scale[looped.indices[entries]]
-        values[entries] = (each if weights is None else each * weights[entries]).to(dtype)
-    return CSR(looped.indptr, looped.indices, values, looped.num_cols, adj.symmetric, edge_data=weights)
+
+    def rule(row: Tensor, col: Tensor, entries: slice) -> Tensor:
+        each = scale[row] * scale[col]
+        return each if weights is None else each * weights[entries]
+
+    return _weighted(looped, dtype, rule, adj.symmetric)
 
 
 def normalise(adj: CSR, kind: str, dtype: torch.dtype = torch.float32) -> CSR:
@@ -65,18 +77,34 @@ def normalise(adj: CSR, kind: str, dtype: torch.dtype = torch.float32) -> CSR:
     check_weights(adj, kind)
     if kind == "gcn":
         return gcn_norm(adj, dtype)
+    if kind not in NORMALISATIONS:
+        raise ConfigError(f"expected a normalisation in {NORMALISATIONS} (got {kind!r})")
     looped = with_self_loops(adj)
     weights = looped.values
+
+    def weight(row: Tensor, col: Tensor, entries: slice) -> Tensor:
+        return row.new_ones(row.numel(), dtype=torch.float64) if weights is None else weights[entries].double()
+
+    if kind == "sum":
+        return _weighted(looped, dtype, weight, adj.symmetric)
     if adj.symmetric and weights is None:
-        return renormalise(CSR(looped.indptr, looped.indices, looped.indices.to(dtype), looped.num_cols, True), kind)
-    row = looped.row_index()
-    values = torch.ones(looped.nnz, dtype=torch.float64, device=looped.device) if weights is None else weights.double()
-    if kind == "mean":
-        values = values.where(row != looped.indices, 0)
-        sums = row_sums(looped, values)
-        values = values / sums.where(sums > 0, 1)[row]
-    symmetric = adj.symmetric and kind == "sum"
-    return CSR(looped.indptr, looped.indices, values.to(dtype), looped.num_cols, symmetric, edge_data=weights)
+        inverse = _inverse_degrees(looped, dtype)
+        mean = _weighted(looped, dtype, lambda row, col, _: inverse[row] * (row != col), False)
+        # the pattern is symmetric, so the transpose has the same arrays with the weights of the other end
+        back = _weighted(looped, dtype, lambda row, col, _: inverse[col] * (row != col), False)
+        mean._cache["t",], back._cache["t",] = back, mean
+        return mean
+    sums = torch.zeros(adj.num_rows, dtype=torch.float64, device=adj.device)
+    for row, entries in looped.chunks():
+        sums.index_add_(0, row, weight(row, row, entries).where(row != looped.indices[entries], 0))
+    sums = sums.where(sums > 0, 1)
+    return _weighted(looped, dtype, lambda row, col, at: weight(row, col, at).where(row != col, 0) / sums[row], False)
+
+
+def _inverse_degrees(block: CSR, dtype: torch.dtype) -> Tensor:
+    """1 over the neighbours of every row of a pattern with self-loops; rounded once, at the end."""
+    compute_dtype = torch.promote_types(dtype, torch.float32)
+    return (block.degrees() - 1).clamp(min=1).to(compute_dtype).reciprocal().to(dtype)
 
 
 def adjacency_of(block: CSR, adj: CSR) -> CSR:
@@ -92,7 +120,9 @@ def adjacency_of(block: CSR, adj: CSR) -> CSR:
 def row_sums(matrix: CSR, values: Tensor) -> Tensor:
     """The sum over every row of one number per stored entry, in float64."""
     sums = torch.zeros(matrix.num_rows, dtype=torch.float64, device=matrix.device)
-    return sums.index_add_(0, matrix.row_index(), values.double())
+    for row, entries in matrix.chunks():
+        sums.index_add_(0, row, values[entries].double())
+    return sums
 
 
 def check_weights(adj: CSR, kind: str) -> None:
@@ -111,8 +141,8 @@ def renormalise(block: CSR, kind: str = "gcn") -> CSR:
     For unweighted, undirected graphs: the pattern must be symmetric, and of the values only the dtype is read.
     """
     row, col = block.row_index(), block.indices
-    compute_dtype = torch.promote_types(block.dtype, torch.float32)  # rounded once, at the end
     if kind == "gcn":
+        compute_dtype = torch.promote_types(block.dtype, torch.float32)  # rounded once, at the end
         scale = block.degrees().to(compute_dtype).clamp(min=1).rsqrt()
         values = (scale[row] * scale[col]).to(block.dtype)
         return CSR(block.indptr, col, values, block.num_cols, symmetric=block.symmetric)
@@ -121,7 +151,7 @@ def renormalise(block: CSR, kind: str = "gcn") -> CSR:
     if kind != "mean":
         raise ConfigError(f"expected a normalisation in {NORMALISATIONS} (got {kind!r})")
     neighbour = row != col
-    inverse = (block.degrees() - 1).clamp(min=1).to(compute_dtype).reciprocal().to(block.dtype)
+    inverse = _inverse_degrees(block, block.dtype)
     mean = CSR(block.indptr, col, inverse[row] * neighbour, block.num_cols)
     # the pattern is symmetric, so the transpose has the same arrays with the weights of the other end
     transpose = CSR(block.indptr, col, inverse[col] * neighbour, block.num_cols)

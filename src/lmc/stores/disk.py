@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
+from lmc.files import mapped_file
 from lmc.kernels.packed import Packed, Rows, num_rows
 from lmc.stores.host import HostRows
 from lmc.stores.memory import free_memory
@@ -47,7 +47,7 @@ class FileRows(HostRows):
     ) -> None:
         numbers = num_rows * sum(widths)
         size = max(1, numbers) * dtype.itemsize
-        self._map, self._process = _mapped(size, path), os.getpid()
+        self._map, self._process = mapped_file(size, path), os.getpid()
         self._touched = 0
         self._resident = resident or max(RESIDENT, int(SHARE * free_memory(torch.device("cpu"))))
         with _LOCK:
@@ -104,20 +104,3 @@ class FileRows(HostRows):
                 for other in _LARGE:
                     other._map.madvise(mmap.MADV_DONTNEED)  # the mapping is shared: written pages keep their values
                     other._touched = 0
-
-
-def _mapped(size: int, path: str | Path | None) -> mmap.mmap:
-    folder = Path(tempfile.gettempdir() if path is None else path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a disk that fills up later would end the process
-            else:
-                file.truncate(size)
-            return mmap.mmap(file.fileno(), size)
-    except OSError as error:
-        raise ConfigError(
-            f"expected a folder with {size / 1e9:.2g} GB of room for a table (got {folder}: {error.strerror}): "
-            "name another one, Disk(path=...), or $TMPDIR"
-        ) from error

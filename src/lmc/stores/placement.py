@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from lmc.errors import ConfigError, check_fields
+from lmc.graph import MappedFiles
 from lmc.stores.base import Store
 from lmc.stores.tiers import store
 
-STRUCTURES = ("device", "host")
+STRUCTURES = ("device", "host", "disk")
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -23,7 +24,8 @@ class Placement:
         history: where the tables that a method keeps between steps live: "device", "host", "disk", "auto" (by free
             memory), or a store of :mod:`lmc.stores`.
         features: where the features live, likewise; only the rows of a batch are transferred.
-        structure: where the graph's edges live: "device", or "host", from where batches are cut.
+        structure: where the graph's edges live: "device"; "host", from where batches are cut; or "disk" ("disk:/path"
+            for a folder), memory-mapped files from which the rows of a batch are read.
         precision: "float32", rows in the dtype of the parameters, or "bfloat16": features, states, adjoints, tables
             and P in half the bytes. Parameters, losses and sums over steps stay float32.
         keep_batches: keep fixed batches on the device; False builds each of them anew in every epoch.
@@ -40,8 +42,8 @@ class Placement:
         check_fields(self)
         store(self.history)
         store(self.features)
-        if self.structure not in STRUCTURES:
-            raise ConfigError(f'expected structure "device" or "host" (got {self.structure!r})')
+        if self.structure.partition(":")[0] not in STRUCTURES or self.structure.startswith(("device:", "host:")):
+            raise ConfigError(f"expected structure in {STRUCTURES}, or disk:FOLDER (got {self.structure!r})")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"expected precision in {PRECISIONS} (got {self.precision!r})")
 
@@ -49,6 +51,11 @@ class Placement:
     def training_device(self) -> torch.device:
         """The device itself; one that this machine does not have is refused."""
         return check_device(self.device)
+
+    def structure_files(self) -> MappedFiles | None:
+        """The files of the graph's edges, where they are to lie on disk."""
+        place, _, folder = self.structure.partition(":")
+        return MappedFiles(folder or None) if place == "disk" else None
 
     @property
     def tier(self) -> Store:

@@ -14,7 +14,7 @@ from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states,
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError, typed
 from lmc.graph import Graph, Nodes
-from lmc.graph.normalise import CHUNK
+from lmc.graph.csr import CHUNK
 from lmc.models import Model, Pass, evaluating
 from lmc.stores import Placement, Table, placement_on
 

@@ -1,0 +1,41 @@
+"""Arrays in memory-mapped files: for edges that do not fit into memory."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lmc.files import mapped_file
+
+
+class MappedFiles:
+    """Allocates arrays in files without a name, which are removed with the process, and unmaps their pages.
+
+    Args:
+        folder: the folder of the files; by default the system's folder for temporary files.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self.folder = folder
+        self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeros in a file of their own."""
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        file = mapped_file(count * dtype.itemsize, self.folder)
+        self._maps.add(file)
+        return torch.frombuffer(file, dtype=dtype, count=count).view(shape)
+
+    def release(self) -> None:
+        """Unmap all pages: they count as resident memory as long as they are mapped. The page cache of the system holds
+        them while memory is free, and pages that were written keep their values."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for file in list(self._maps):
+                file.madvise(mmap.MADV_DONTNEED)
