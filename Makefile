@@ -1,4 +1,4 @@
-# make demo: from a fresh machine to a trained comparison and its figure. make test: everything the tests need, then all tests.
+# make demo: from a fresh machine to a trained comparison, its figure and its report. make test: everything the tests need, then all tests.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
@@ -6,7 +6,7 @@ LIBRARY := .venv/.library
 SITE := .venv/.site
 STAMP := .venv/.installed
 
-.PHONY: venv demo docs test lint mutants campaign
+.PHONY: venv demo docs browser test lint mutants campaign
 
 venv: $(STAMP)
 
@@ -39,8 +39,15 @@ lint: $(STAMP)
 	$(BIN)/ruff check src tests experiments examples docs
 	$(BIN)/mypy
 
+# Chromium for the test of the report page: root on Debian gets the package, everybody else a line
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release && \
+		{ timeout 60 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 240 \
+		apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1; } || \
+		echo "chromium is missing: the test of the report page in a browser is skipped"
+
 # one process a core, with one thread each: most tests are too small to gain from a second thread
-test: lint
+test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # faults in the rules, each of which a test has to find: about 20 minutes, so it is not part of the tests

@@ -125,12 +125,43 @@ class ErrorRecord:
 
     ``bias`` is that of the mean gradient of an epoch against the full gradient, mean over the parameters; None where it
     was not measured.
+    ``staleness`` is the relative distance of the histories from exact values: "H 1" is that of the states of layer 1.
     """
 
     epoch: int
     layers: Mapping[str, float]
     mean: float
     bias: float | None = None
+    staleness: Mapping[str, float] | None = None
+
+
+ABOUT = "about.json"
+
+
+@dataclass(frozen=True)
+class About:
+    """How a run was made, for its report.
+
+    Args:
+        label: the spec of the method.
+        command: what was typed.
+        environment: the machine and the versions.
+        partition: the figures of :class:`lmc.partition.Quality`, parts in a batch and steps in an epoch.
+        memory: bytes on the training device, planned and measured, in all and of a step alone.
+        methods: of a comparison, the folders of its methods in their order.
+    """
+
+    label: str
+    command: str
+    environment: Mapping[str, str]
+    partition: Mapping[str, float] | None = None
+    memory: Mapping[str, float] | None = None
+    methods: Sequence[str] = ()
+
+
+def read_about(folder: Path) -> About | None:
+    """What a run folder says about its run; None where it says nothing."""
+    return next(iter(read_records(folder / ABOUT, About)), None)
 
 
 def mean_errors(records: Iterable[ErrorRecord]) -> dict[str, float]:
@@ -160,15 +191,15 @@ def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
 
 def as_lines(records: Iterable[DataclassInstance]) -> bytes:
     """Records as the lines of a file."""
-    return "".join(json.dumps(_finite(asdict(record)), allow_nan=False) + "\n" for record in records).encode()
+    return "".join(json.dumps(finite(asdict(record)), allow_nan=False) + "\n" for record in records).encode()
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value with None in place of numbers that JSON does not have; they are read as NaN."""
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

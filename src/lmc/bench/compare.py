@@ -11,13 +11,14 @@ from statistics import fmean
 
 from torch import Tensor
 
-from lmc.diagnostics import EstimateProbe, GradientProbe, bias
+from lmc.bench.about import about, with_memory, write_about
+from lmc.diagnostics import EstimateProbe, GradientProbe, bias, staleness
 from lmc.engine import Run
 from lmc.errors import Interrupted
 from lmc.files import writable
 from lmc.graph import Graph
 from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
-from lmc.results import EpochRecord, ErrorRecord, append_lines
+from lmc.results import About, EpochRecord, ErrorRecord, append_lines
 from lmc.train import Settings, train
 
 PROBED = 3
@@ -86,8 +87,12 @@ def _events(
 ) -> Iterator[Event]:
     """Train one method and measure its gradient error on the way."""
     probe: GradientProbe | None = None
+    known: About | None = None
     for record in train(c.run, settings, c.folder, resume, stop):
         error = None
+        if known is None:  # the folder is this run's now
+            known = about(c.run, c.label)
+            write_about(c.folder, known)
         if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
             probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
             error = measure(probe, c.run, record.epoch)
@@ -96,6 +101,8 @@ def _events(
             with writable(c.folder):
                 append_lines(c.folder / "errors.jsonl", [error])
         yield c.label, record, error
+    if known is not None:
+        write_about(c.folder, with_memory(known, c.run))
 
 
 def has_error(method: Method) -> bool:
@@ -121,7 +128,15 @@ def measure(probe: GradientProbe, run: Run, epoch: int) -> ErrorRecord:
         estimates = EstimateProbe(run)
         found = [estimates(batch) for batch in batches]
         by_layer |= {"H": fmean(e.H for e in found), "V": fmean(e.V for e in found)}
-    return ErrorRecord(epoch, by_layer, fmean(means.values()))
+    return ErrorRecord(epoch, by_layer, fmean(means.values()), staleness=_staleness(run))
+
+
+def _staleness(run: Run) -> dict[str, float] | None:
+    """The relative distance of H and V from exact values, by layer; None where a method keeps neither."""
+    if run.problem.model.recurrent or not (run.H or run.V):
+        return None
+    found = staleness(run)
+    return {f"{name} {l}": v for name, of in (("H", found.H), ("V", found.V)) for l, v in of.items()}
 
 
 def layer_of(parameter: str) -> str:

@@ -109,6 +109,17 @@ def runs(
 
 
 @app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A run folder, or the folder of a comparison.")],
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: report.html in the folder.")] = None,
+) -> None:
+    """Write one page of HTML with the curves, tables and settings of a run or a comparison; it needs no network."""
+    from lmc.cli.report import report_command
+
+    report_command(folder, out or folder / "report.html")
+
+
+@app.command()
 def datasets(data_dir: o.DataDir = None) -> None:
     """List the graphs known by name, and where this machine has them."""
     from lmc.cli.listing import list_datasets

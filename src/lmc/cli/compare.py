@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmc.bench import Contestant, compare
+from lmc.bench.about import about, write_about
 from lmc.bench.compare import Partitions, has_error, shared_parts
 from lmc.cli.console import console, error_figure, facts, file_name, number, seconds
 from lmc.cli.options import Compare
@@ -64,6 +66,10 @@ def compare_command(options: Compare) -> None:
     with locked(root):
         for folder in folders.values() if options.overwrite else ():
             clear_folder(folder, also=("errors.jsonl",))
+        whole = dataclasses.replace(
+            about(entered[0].run, ""), partition=None, methods=[f.name for f in folders.values()]
+        )
+        write_about(root, whole)
         _train(out, entered, settings, error_every, resume)
         runs = {c.label: read_run(c.folder) for c in entered}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}

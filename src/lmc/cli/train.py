@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Column, Table
 
+from lmc.bench.about import about, with_memory, write_about
 from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds, size
 from lmc.cli.options import Compare, Train
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto
@@ -26,7 +27,7 @@ from lmc.losses import describe
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method
 from lmc.models import Model
 from lmc.partition import is_cached, quality
-from lmc.results import RunRecord, read_run
+from lmc.results import About, RunRecord, read_run
 from lmc.stores import Placement, free_memory
 from lmc.train import Training, stop_on_interrupt
 from lmc.train.progress import epoch_bar, score_text
@@ -75,8 +76,14 @@ def train_command(options: Train) -> None:
             training = Training(run, settings, run_dir, options.resume, stop, callbacks)
             bar = epoch_bar(settings.epochs, out, training.config["metrics"][0])
             with bar as show, closing(training.epochs()) as records:
+                known: About | None = None
                 for record in records:
+                    if known is None:  # the folder is this run's now
+                        known = about(run, spec, found)
+                        write_about(run_dir, known)
                     show(record)
+        if known is not None:
+            write_about(run_dir, with_memory(known, run, alone=True))
     out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
