@@ -112,8 +112,9 @@ class Campaign:
         """Measure the items one after the other, each in its share of the time; whether Ctrl-C stopped it."""
         self.prepare(say)
         for k, item in enumerate(self.items):
-            open_cells = {cell for later in self.items[k:] for cell in self.waiting(later)}
-            own, left = self.waiting(item), self.left()
+            lines = item.lines()
+            open_cells = {cell for later in self.items[k:] for cell in later.waiting(lines)}
+            own, left = item.waiting(lines), self.left()
             if not own:
                 continue
             if left <= 0:
@@ -130,18 +131,11 @@ class Campaign:
                 say(f"{item.name}: {self.failures[item.name]}")
         return False
 
-    def waiting(self, item: Item) -> list[Training]:
-        """The cells of an item that are not done; none where it cannot say."""
-        try:
-            return item.waiting()
-        except LmcError as error:
-            self.failures[item.name] = one_line(error)
-            return []
-
     def prepare(self, say: Callable[[str], None]) -> None:
         """Load and partition the graphs first, in at most a third of the time, so that no item pays for another."""
+        lines = self.items[0].lines()
         for item in self.items:
-            for cell in self.waiting(item):
+            for cell in item.waiting(lines):
                 if self.left() < 0.66 * self.seconds:
                     return
                 try:
@@ -166,7 +160,8 @@ class Campaign:
             "time": f"{(time.monotonic() - self.started) / 60:.1f} minutes; trainings end early where their share of "
             "the time is over, the methods of one group after the same number of epochs",
         }  # fmt: skip
-        sections = [section_of(item, self.failures.get(item.name)) for item in self.items]
+        lines = first.lines()
+        sections = [section_of(item, lines, self.failures.get(item.name)) for item in self.items]
         return Page(facts, self.graphs(), sections)
 
     def graphs(self) -> TextTable | None:

@@ -42,4 +42,4 @@ class Figure10(Item):
         ]  # fmt: skip
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "seconds", ("test",))
+        return curves(self.title, self.groups(), Results(self.own(records)), "seconds", ("test",))

@@ -36,4 +36,4 @@ class Figure4(Item):
         ]  # fmt: skip
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "seconds", ("loss", "test"))
+        return curves(self.title, self.groups(), Results(self.own(records)), "seconds", ("loss", "test"))

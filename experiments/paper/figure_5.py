@@ -48,4 +48,4 @@ class Figure5(Item):
         return found
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "at", self.layers()[:2])
+        return curves(self.title, self.groups(), Results(self.own(records)), "at", self.layers()[:2])

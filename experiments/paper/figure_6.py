@@ -51,4 +51,4 @@ class Figure6(Item):
         return made
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "at", ("test",))
+        return curves(self.title, self.groups(), Results(self.own(records)), "at", ("test",))

@@ -40,4 +40,4 @@ class Figure9(Item):
         ]  # fmt: skip
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "at", ("H", "V"), METHODS)
+        return curves(self.title, self.groups(), Results(self.own(records)), "at", ("H", "V"), METHODS)

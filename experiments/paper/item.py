@@ -143,15 +143,14 @@ class Item(Study[Training, Trained]):
         what = f"{self.name}: {record.dataset}, {record.model}, {record.method}, seed {record.seed}{score}"
         return what if record.error is None else f"{what}: {record.error}"
 
-    def _read(self) -> list[Trained]:
+    def lines(self) -> list[Trained]:
         """The newest line of every method of every group."""
-        return list({(*_group_key(r), r.seed, r.method): r for r in super()._read()}.values())
+        return list({(*_group_key(r), r.seed, r.method): r for r in super().lines()}.values())
 
-    def records(self) -> list[Trained]:
-        """The lines of this item."""
-        own = set(self.cells())
-        names = [f.name for f in fields(Training)]
-        return [r for r in self._read() if Training(**{name: getattr(r, name) for name in names}) in own]
+    def own(self, lines: Sequence[Trained]) -> list[Trained]:
+        """The lines of this item among those of the folder."""
+        cells, names = set(self.cells()), [f.name for f in fields(Training)]
+        return [r for r in lines if Training(**{name: getattr(r, name) for name in names}) in cells]
 
     def verdict(self, comparisons: Sequence[Comparison]) -> Verdict:
         """Whether the paper's order holds in all of the comparisons."""
@@ -176,9 +175,10 @@ class Item(Study[Training, Trained]):
         return Comparison(what, list(groups), list(titles.values()), ours, **options)
 
     def tables(self, records: Sequence[Trained]) -> list[TextTable]:
-        found = self.comparisons(Results(self.records()))
+        own = self.own(records)
+        found = self.comparisons(Results(own))
         tables = [comparison.table() for comparison in found]
-        text = f"Graphs: {graphs_of(self.records())}. Does the paper's order hold? {self.verdict(found).text}"
+        text = f"Graphs: {graphs_of(own)}. Does the paper's order hold? {self.verdict(found).text}"
         return [*tables[:-1], replace(tables[-1], caption=f"{tables[-1].caption}. {text}")] if tables else []
 
 

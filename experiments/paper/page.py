@@ -47,11 +47,11 @@ class Section:
     problems: Sequence[str] = ()
 
 
-def section_of(item: Item, failure: str | None = None) -> Section:
-    """What there is of an item; ``failure`` is the error that ended it."""
+def section_of(item: Item, lines: Sequence[Trained], failure: str | None = None) -> Section:
+    """What there is of an item among the lines of the folder; ``failure`` is the error that ended it."""
     problems = [failure] if failure else []
     try:
-        records = item.records()
+        records = item.own(lines)
         problems += problems_of(item, records)
         found = item.comparisons(Results(records))
         verdict = item.verdict(found)
@@ -87,7 +87,7 @@ def problems_of(item: Item, records: Sequence[Trained]) -> list[str]:
                 record.seed
             )
     begun = {(item.of_record(record), record.seed) for record in records}
-    for cell in item.waiting():
+    for cell in item.waiting(records):
         if (item.of_record(cell), cell.seed) not in begun:
             what = f"{cell.dataset}, {cell.model}, {cell.methods}"
             seeds.setdefault(f"{what}: not begun, the time was over", []).append(cell.seed)

@@ -1,6 +1,7 @@
 """Figures of trainings: mean curves with bands of one standard deviation over seeds."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from matplotlib.axes import Axes
@@ -8,9 +9,10 @@ from matplotlib.figure import Figure
 
 from experiments.paper.item import Results, smooth
 from experiments.paper.training import Trained, Training
-from lmc.report.looks import draw_curve, legend_below, new_figure, plain
+from lmc.report.looks import draw_curve, legend_below, new_figure, plain, plain_decimals
 from lmc.report.names import Look, looks_of
 
+MOST_COLUMNS = 4
 NAMES = {"seconds": "seconds of training", "at": "epochs", "test": "test accuracy, %", "loss": "training loss"}
 
 
@@ -24,21 +26,29 @@ def curves(
     if not shown:
         return None
     looks = looks_of(shown)
-    figure = new_figure(1.0 + 3.0 * len(groups), 0.9 + 2.6 * len(ys), title)
-    panels = figure.subplots(len(ys), len(groups), squeeze=False)
-    for row, y in zip(panels, ys, strict=True):
-        for axes, (name, group) in zip(row, groups.items(), strict=True):
+    columns = len(groups) if len(groups) <= MOST_COLUMNS else math.ceil(len(groups) / 2)
+    rows = [(y, batch) for batch in batched(groups.items(), columns) for y in ys]
+    figure = new_figure(1.0 + 3.0 * columns, 0.9 + 2.6 * len(rows), title)
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    for row, (y, batch) in zip(panels, rows, strict=True):
+        for axes, (name, group) in zip(row, batch, strict=False):
             for method in shown:
                 _draw(axes, results.of(group, method), x, y, looks[method])
             axes.set_title(name, loc="left", fontsize=10)
+            axes.set_xlabel(NAMES[x] if y == ys[-1] else "", fontsize=9.5)
             plain(axes)
             if y != "test":
                 axes.set_yscale("log")
+                plain_decimals(axes.yaxis)
         row[0].set_ylabel(NAMES.get(y, f"relative error, {y}"), fontsize=9.5)
-    for axes in panels[-1]:
-        axes.set_xlabel(NAMES[x], fontsize=9.5)
-    legend_below(figure, looks, columns=max(1, int(len(groups) * 2.2)))
+    legend_below(figure, looks, columns=max(1, int(columns * 2.2)))
     return figure
+
+
+def batched(pairs: Iterable[tuple[str, Training]], size: int) -> list[list[tuple[str, Training]]]:
+    """Lists of at most ``size`` pairs."""
+    found = list(pairs)
+    return [found[k : k + size] for k in range(0, len(found), size)]
 
 
 def _draw(axes: Axes, records: Sequence[Trained], x: str, y: str, look: Look) -> None:

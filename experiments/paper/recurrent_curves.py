@@ -41,7 +41,7 @@ class RecurrentCurves(Item):
         ]
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "at", ("test", "loss"))
+        return curves(self.title, self.groups(), Results(self.own(records)), "at", ("test", "loss"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,4 +91,4 @@ class Figure11(Item):
         ]  # fmt: skip
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "seconds", ("test",))
+        return curves(self.title, self.groups(), Results(self.own(records)), "seconds", ("test",))

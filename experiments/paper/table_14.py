@@ -62,4 +62,4 @@ class Figure13(Item):
         ]  # fmt: skip
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "seconds", ("test",), CURVES)
+        return curves(self.title, self.groups(), Results(self.own(records)), "seconds", ("test",), CURVES)

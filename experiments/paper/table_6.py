@@ -57,4 +57,4 @@ class Figure12(Item):
         ]  # fmt: skip
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.records()), "seconds", ("test",))
+        return curves(self.title, self.groups(), Results(self.own(records)), "seconds", ("test",))

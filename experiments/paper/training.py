@@ -193,7 +193,8 @@ class Contender:
         scores = evaluate_problem(problem, start=start, metrics=self.metrics)
         point = {
             "at": len(self.times), "seconds": sum(self.times), "loss": self.last_loss,
-            "val": scores["val"], "test": scores["test"], "errors": self.probe(),
+            # without validation nodes the last evaluation counts
+            "val": scores.get("val", float(len(self.times))), "test": scores["test"], "errors": self.probe(),
         }  # fmt: skip
         for name, value in point.items():
             self.record[name].append(value)

@@ -87,6 +87,7 @@ def test_the_items_are_in_the_papers_order_with_its_labels() -> None:
         ("table-12", "tab:ablation_alpha"), ("table-13", "tab:ablation_score"),
         ("figure-11", "fig:convergence_random_runtime"), ("figure-12", "fig:bacthsize"),
         ("table-14", "tab:largegraph_appen"), ("figure-13", "fig:large"),
+        ("small-graphs", "not in the paper"),
     ]  # fmt: skip
 
 

@@ -180,10 +180,10 @@ class Study(ABC, Generic[C, R]):
             self._open(self.settings())
             return self._work(cells, started)
 
-    def waiting(self) -> list[C]:
-        """The cells without a line, and those with a line that is not done."""
-        names = [f.name for f in fields(self.cell)]
-        lines = [(self.cell(**{name: getattr(r, name) for name in names}), self.is_done(r)) for r in self._read()]
+    def waiting(self, records: Sequence[R] | None = None) -> list[C]:
+        """The cells without a line, and those with a line that is not done; ``records``: all lines, read before."""
+        names, read = [f.name for f in fields(self.cell)], self.lines() if records is None else records
+        lines = [(self.cell(**{name: getattr(r, name) for name in names}), self.is_done(r)) for r in read]
         measured = {cell for cell, _ in lines} - {cell for cell, done in lines if not done}
         return [cell for cell in self.cells() if cell not in measured]
 
@@ -202,7 +202,8 @@ class Study(ABC, Generic[C, R]):
         shared = self.store if kind.startswith("json") else None
         return self.folder / f"{shared or self.name}.{kind}"
 
-    def _read(self) -> list[R]:
+    def lines(self) -> list[R]:
+        """All lines of the folder."""
         return read_records(self._file("jsonl"), self.record)
 
     def _open(self, settings: Mapping[str, Any]) -> None:
@@ -216,7 +217,7 @@ class Study(ABC, Generic[C, R]):
                     "use the same, or another --run-dir"
                 )
             replace(self._file("json"), json.dumps({"format": FORMAT, **old, **settings}, indent=1).encode())
-            write_lines(self._file("jsonl"), self._read())
+            write_lines(self._file("jsonl"), self.lines())
 
     def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
         """See :meth:`work`."""
@@ -240,7 +241,7 @@ class Study(ABC, Generic[C, R]):
     def _show(self) -> None:
         """Show and write the tables, and draw the figure."""
         self.saved()  # a folder of another form is refused
-        records = self._read()
+        records = self.lines()
         tables = self.tables(records) if records else []
         if not tables:
             self.out.print(self.missing())
