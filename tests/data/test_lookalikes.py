@@ -20,6 +20,7 @@ SMALL = {
     "ppi-like": 0.1,
     "reddit-like": 0.02,
     "products-like": 0.002,
+    "amazon-like": 0.05,
 }
 
 
@@ -33,7 +34,8 @@ def test_sizes_follow_the_scale(small: dict[str, Graph], name: str) -> None:
     g, spec, scale = small[name], LOOKALIKES[name], SMALL[name]
     assert g.num_nodes == round(spec.nodes * scale)
     assert g.num_edges == round(spec.edges * scale)
-    assert (g.num_features, g.num_classes, g.multi_label) == (spec.features, spec.classes, spec.multi_label)
+    features = g.num_nodes if spec.line else spec.features
+    assert (g.num_features, g.num_classes, g.multi_label) == (features, spec.classes, spec.multi_label)
     assert int(g.adj.degrees().min()) >= 1, "no node is isolated"
     if not g.multi_label:
         assert int(torch.bincount(g.y, minlength=spec.classes).min()) > 0, "every class occurs"
@@ -50,7 +52,8 @@ def test_the_graph_passes_every_check(small: dict[str, Graph], name: str) -> Non
     assert torch.equal(again.adj.indices, g.adj.indices)
     assert torch.equal(again.adj.indptr, g.adj.indptr)
     assert g.adj.symmetric
-    assert bool((g.train | g.val | g.test).all())
+    assert LOOKALIKES[name].line or bool((g.train | g.val | g.test).all())
+    assert not bool((g.train & g.val).any() | (g.train & g.test).any() | (g.val & g.test).any())
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "tiny-like"])
@@ -65,6 +68,23 @@ def test_splits_have_the_shares_of_the_real_set(small: dict[str, Graph], name: s
     g = small[name]
     shares = [float(mask.float().mean()) for mask in (g.train, g.val, g.test)]
     assert shares == pytest.approx(LOOKALIKES[name].splits, abs=0.01)
+
+
+def test_amazon_has_no_features_few_labelled_nodes_and_labels_that_reach_far(small: dict[str, Graph]) -> None:
+    g = small["amazon-like"]
+    assert g.without_features
+    assert (g.metric, g.multi_label) == ("top-k-micro-f1", True)
+    assert lmc.data.catalog.REAL["amazon"].metric == g.metric
+    counts = g.y.sum(1)
+    assert counts.min() >= 1
+    assert counts.max() > 1
+    assert float(g.train.float().mean()) < 0.02
+    row, col = g.adj.row_index(), g.adj.indices.long()
+    near = g.train.float()
+    for _ in range(4):  # a two-layer GCN carries what it learns from a training node at most four hops
+        near = near.index_add(0, row, near[col]).clamp(max=1)
+    assert float(near[g.test].mean()) < 0.5
+    assert float(((g.y[row] * g.y[col]).sum(1) > 0).float().mean()) > 0.85  # neighbours share labels all the same
 
 
 def test_ppi_splits_are_whole_graphs(small: dict[str, Graph]) -> None:

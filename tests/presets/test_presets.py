@@ -89,7 +89,7 @@ def test_other_methods_have_the_model_and_the_parts_of_lmc() -> None:
 
 LOOKALIKES = {
     "ogbn-arxiv": "arxiv-like@0.005", "flickr": "flickr-like@0.01", "ppi": "ppi-like@0.05",
-    "reddit": "reddit-like@0.004", "ogbn-products": "products-like@0.001",
+    "reddit": "reddit-like@0.004", "ogbn-products": "products-like@0.001", "amazon": "amazon-like@0.05",
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def step_bytes(run: Run, batch: Batch, iterations: float = 0) -> int:
     total = 0
     width = _input_width(run)
     if model.lin_in is not None:
-        inner = model.lin_in.weight.shape[0]
+        inner = model.lin_in.out_width
         total += 2 * dense_bytes(rows, width, inner, item) + (5 * item * rows * inner if model.act_in else 0)
         width = inner
     if model.recurrent:

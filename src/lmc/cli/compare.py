@@ -27,7 +27,7 @@ from lmc.models import Model
 from lmc.report import compare_figure, save
 from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 from lmc.train import Settings, stop_on_interrupt
-from lmc.train.metrics import DEFAULT
+from lmc.train.metrics import default_metric
 from lmc.train.progress import progress_bar, score_text
 from lmc.train.run_folder import holds_run
 from lmc.train.runs import clear_folder
@@ -147,7 +147,7 @@ def _table(
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=caption, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=8)  # all columns fit into 80 characters
-    metric = DEFAULT[entered[0].run.graph.task]
+    metric = default_metric(entered[0].run.graph)
     unit = " %" if score_text(0.0, metric).endswith("%") else ""
     scored = (f"val{unit}", f"test{unit}", f"best\nval{unit}", "test\nthen")
     for column in ("epoch", "loss", *scored, "train\ntime", "gradient\nerror", "bias"):

@@ -50,6 +50,7 @@ class Named:
             row is divided by its sum) or ``"standardise"`` (every column gets mean 0 and deviation 1 over the training
             nodes).
         inductive: training sees the training nodes alone; validation and test nodes are in graphs of their own.
+        metric: the metric that scores the set; by default that of its task.
         folders: further names of a raw folder, besides that of the set.
         raw: the published forms that are read.
     """
@@ -63,6 +64,7 @@ class Named:
     multi_label: bool = False
     directed: bool = False
     inductive: bool = False
+    metric: str = ""
     preprocessing: str = "none"
     folders: tuple[str, ...] = ()
     raw: tuple[Raw, ...] = ()
@@ -189,7 +191,8 @@ REAL: dict[str, Named] = {
             raw=_ogb("products", "sales_ranking"),
         ),
         Named(
-            "amazon", 334_863, 925_872, 334_863, 58, "arxiv-like", multi_label=True, folders=("amazon-all",),
+            "amazon", 334_863, 925_872, 334_863, 58, "amazon-like", multi_label=True, metric="top-k-micro-f1",
+            folders=("amazon-all",),
             raw=(
                 Raw("sse", ("adj_list.txt", "label.txt", "train_idx-0.06.txt", "test_idx.txt")),
                 Raw("snap", _SNAP_FILES, True, _SNAP),

@@ -15,8 +15,10 @@ import torch
 from lmc.data import synthetic
 from lmc.errors import DataError
 from lmc.graph import CSR, Graph
-from lmc.graph.csr import from_rows
+from lmc.graph.csr import from_rows, identity
 
+LABELLED = 3
+"""Training nodes per label that a small lookalike of a sparsely labelled set has at least."""
 LARGEST = 8.0  # times the real size, so that a typing error does not exhaust the memory
 
 
@@ -33,6 +35,8 @@ class Lookalike:
         tail: Pareto exponent of the node weights.
         signal, label_noise: how informative the features of one node are; the share of labels that are random.
         graphs: number of disjoint graphs; with more than one the set is multi-label and inductive.
+        line: the nodes lie on a line, an edge ends at most ``community`` nodes away, and labels hold for stretches of
+            the line that are many hops long. Such a set is multi-label and has no features.
     """
 
     nodes: int
@@ -50,10 +54,11 @@ class Lookalike:
     signal: float
     label_noise: float
     graphs: int = 1
+    line: bool = False
 
     @property
     def multi_label(self) -> bool:
-        return self.graphs > 1
+        return self.graphs > 1 or self.line
 
 
 LOOKALIKES: dict[str, Lookalike] = {
@@ -82,6 +87,10 @@ LOOKALIKES: dict[str, Lookalike] = {
         nodes=2_449_029, edges=61_859_076, classes=47, features=100, splits=(0.08, 0.02, 0.90), parts=1_500,
         kept=0.7, community=400, branching=4, near=0.58, middle=0.15, tail=2.3, signal=2.7, label_noise=0.23,
     ),
+    "amazon-like": Lookalike(
+        nodes=334_863, edges=925_872, classes=58, features=334_863, splits=(0.0006, 0.01, 0.1), parts=40, kept=0.99,
+        community=140, branching=1, near=1.0, middle=0.0, tail=2.5, signal=0.0, label_noise=0.05, line=True,
+    ),
 }  # fmt: skip
 
 
@@ -90,6 +99,8 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     spec = LOOKALIKES[name]
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])
+    if spec.line:
+        return on_a_line(spec, name if scale == 1.0 else f"{name}@{scale:g}", n, num_edges, rng)
     # at small scales communities become smaller, so that there are enough of them for the classes or the graphs
     wanted = 8 * spec.graphs if spec.multi_label else 2 * spec.classes
     size = min(spec.community, max(15, n // wanted))
@@ -114,6 +125,21 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
     return Graph(adj, features, targets, train, val, test, spec.classes, label, inductive=spec.multi_label)
 
 
+def on_a_line(spec: Lookalike, name: str, n: int, num_edges: int, rng: np.random.Generator) -> Graph:
+    """A multi-label graph without features, whose labelled nodes are about twelve edges apart."""
+    labelled = max(round(n * spec.splits[0]), LABELLED * spec.classes)
+    reach = min(spec.community, max(8, n // (12 * labelled)))
+    weights = (1.0 - rng.random(n)) ** (-1.0 / spec.tail)
+    u, v = synthetic.draw_edges(synthetic.Line(n, reach), weights, num_edges, spec.near, spec.middle, rng)
+    y = synthetic.labels_on_a_line(n, spec.classes, spec.label_noise, rng)
+    split = synthetic.split_nodes(n, (labelled / n, *spec.splits[1:]), rng)
+    place = rng.permutation(n)
+    order = np.argsort(place)
+    train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
+    adj, targets = _adjacency(place[u], place[v], n), torch.from_numpy(y[order])
+    return Graph(adj, identity(n), targets, train, val, test, spec.classes, name, metric="top-k-micro-f1")
+
+
 def parse(source: str) -> tuple[str, float | None] | None:
     """Name and scale of ``"arxiv-like"`` or ``"arxiv-like@0.1"``; None for anything else."""
     name, mark, suffix = source.strip().lower().replace("_", "-").partition("@")
@@ -132,7 +158,8 @@ def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
         raise DataError(f"expected a scale in (0, {LARGEST:g}] for {name} (got {scale:g}): choose another")
     n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
     # a class needs nodes in every split, and there are no communities if a node has a quarter of a graph as neighbours
-    crowded = 8 * spec.graphs * spec.edges // spec.nodes
+    # on a line, labelled nodes have to be several edges apart
+    crowded = 80 * LABELLED * spec.classes if spec.line else 8 * spec.graphs * spec.edges // spec.nodes
     least = crowded if spec.multi_label else max(20 * spec.classes, crowded)
     if n < least:
         raise DataError(

@@ -4,8 +4,8 @@ Keys: ``edge_index`` int32 [2, E] as [source, target], with both directions list
 features ``x`` dense [n, d], or sparse as ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C] and
 ``train_idx``, or neither in a file for predictions. Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``,
 ``task`` ("classes", "labels" or "regression"), ``node_weight`` [n], ``edge_weight`` [E], ``edge_attr`` [E, k], and
-``undirected``, which is false for a directed graph, and ``inductive``, which is true where training sees the training
-nodes alone.
+``undirected``, which is false for a directed graph, ``inductive``, which is true where training sees the training nodes
+alone, and ``metric``, the name of the metric that scores the graph.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def read(
         given |= {"directed": not (symmetrise or _flag(arrays, "undirected", True)) if directed is None else directed}
         given |= {key: arrays.get(key) for key in ("edge_weight", "edge_attr")}
         given |= {"inductive": _flag(arrays, "inductive", False)} if y is not None else {}
-        return Graph.from_edges(arrays["edge_index"], features, y, **given)
+        graph = Graph.from_edges(arrays["edge_index"], features, y, **given)
+        return replace(graph, metric=str(arrays["metric"])) if "metric" in arrays else graph
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
 
@@ -153,6 +154,7 @@ def _as_arrays(graph: Graph) -> dict[str, Any]:
         "undirected": np.bool_(not graph.directed),
         "task": np.array(graph.task),
     } | ({"inductive": np.True_} if graph.inductive else {})
+    arrays |= {"metric": np.array(graph.metric)} if graph.metric else {}
     for key in ("node_weight", "edge_weight", "edge_attr"):
         value = getattr(graph, "weight" if key == "node_weight" else key)
         if value is not None:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from lmc.data import planetoid
 from lmc.data.arrays import check_pointers, naming, read_json, read_lists, read_npy, read_npz, read_table
 from lmc.data.catalog import Named, Raw
 from lmc.errors import DataError, GraphError
-from lmc.graph import CSR, SPLITS, Graph
+from lmc.graph import SPLITS, Graph
 from lmc.graph.checks import csr_of
 
 Files = Mapping[str, Path]
@@ -182,7 +181,7 @@ def _sse(files: Files, entry: Named) -> dict[str, Any]:
     masks = {"train": train, "val": held_out[tenth], "test": held_out[~tenth]}
     with naming(files["test_idx.txt"].parent, "node numbers in train_idx-0.06.txt and test_idx.txt"):
         masks = {split: _mask(nodes, n) for split, nodes in masks.items()}
-    return {"edges": edges, "x": _identity(n), "y": y, **masks}
+    return {"edges": edges, "x": None, "y": y, **masks}
 
 
 def _tails(rows: list[np.ndarray]) -> np.ndarray:
@@ -191,12 +190,6 @@ def _tails(rows: list[np.ndarray]) -> np.ndarray:
     tail = np.ones(sizes.sum(), dtype=bool)
     tail[np.cumsum(sizes) - sizes] = False
     return tail
-
-
-def _identity(n: int) -> CSR:
-    """The features of nodes that have none: with the identity, a first layer learns one row per node."""
-    every = torch.arange(n + 1, dtype=torch.int32)
-    return CSR(every, every[:-1], torch.ones(n), n)
 
 
 def _snap(files: Files, entry: Named) -> dict[str, Any]:
@@ -222,7 +215,7 @@ def _snap(files: Files, entry: Named) -> dict[str, Any]:
     sizes = [max(1, round(share * labelled.size)) for share in (TRAIN_SHARE, VAL_SHARE, TEST_SHARE)]
     drawn = np.split(labelled, np.cumsum(sizes))[:3]
     masks = {split: _mask(nodes, n) for split, nodes in zip(SPLITS, drawn, strict=True)}
-    return {"edges": numbered.reshape(-1, 2).T, "x": _identity(n), "y": y, **masks}
+    return {"edges": numbered.reshape(-1, 2).T, "x": None, "y": y, **masks}
 
 
 def _benchmark(files: Files, entry: Named) -> dict[str, Any]:

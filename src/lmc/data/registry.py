@@ -94,7 +94,7 @@ def load(
 def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
     """The set ``name`` with the preprocessing and the protocol that belong to it."""
     entry = REAL[name]
-    return replace(_read_named(entry, data_dir, symmetrise), inductive=entry.inductive)
+    return replace(_read_named(entry, data_dir, symmetrise), inductive=entry.inductive, metric=entry.metric)
 
 
 def _read_named(entry: Named, data_dir: str | Path | None, symmetrise: bool) -> Graph:

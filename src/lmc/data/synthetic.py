@@ -9,6 +9,7 @@ and features follow the communities, so that a neighbourhood is more informative
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,6 +30,35 @@ class Blocks:
     district: np.ndarray  # [n]
     world: np.ndarray  # [n]
 
+    @cached_property
+    def _bounds(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The groups of every level, with the first node of each."""
+        groups = (self.community, self.district, self.world)
+        return [(group, np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)) for group in groups]
+
+    def ranges(self, u: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first node, and the node after the last, of the group of every ``u`` at ``level``."""
+        low, high = np.empty_like(u), np.empty_like(u)
+        for k, (group, bounds) in enumerate(self._bounds):
+            here = level == k
+            own = group[u[here]]
+            low[here], high[here] = bounds[own], bounds[own + 1]
+        return low, high
+
+
+@dataclass(frozen=True)
+class Line:
+    """Nodes on a line; at level 0 an edge ends at most ``reach`` nodes away, so distant nodes are many hops apart."""
+
+    n: int
+    reach: int
+
+    def ranges(self, u: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first node, and the node after the last, that an edge from every ``u`` may end in."""
+        near = level == 0
+        low, high = np.maximum(u - self.reach, 0), np.minimum(u + self.reach + 1, self.n)
+        return np.where(near, low, 0), np.where(near, high, self.n)
+
 
 def make_blocks(n: int, community_size: int, branching: int, worlds: int, rng: np.random.Generator) -> Blocks:
     """About ``n / community_size`` communities of uneven size, ``branching`` to a district."""
@@ -45,7 +75,7 @@ def make_blocks(n: int, community_size: int, branching: int, worlds: int, rng: n
 
 
 def draw_edges(
-    blocks: Blocks, weights: np.ndarray, num_edges: int, near: float, middle: float, rng: np.random.Generator
+    blocks: Blocks | Line, weights: np.ndarray, num_edges: int, near: float, middle: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exactly ``num_edges`` undirected edges (u < v), without duplicates, self-loops and isolated nodes.
 
@@ -75,13 +105,10 @@ def draw_edges(
 class _Sampler:
     """Draws edge ends by weight inside ranges of nodes, from one running sum of the weights."""
 
-    def __init__(self, blocks: Blocks, weights: np.ndarray) -> None:
+    def __init__(self, blocks: Blocks | Line, weights: np.ndarray) -> None:
         self.n = weights.size
         self.total = np.concatenate([[0.0], np.cumsum(weights)])
-        self.groups = (blocks.community, blocks.district, blocks.world)
-        self.bounds = tuple(
-            np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64) for group in self.groups
-        )
+        self.blocks = blocks
 
     def draw(self, count: int, shares: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
         """Keys of ``count`` edges, duplicates included."""
@@ -96,11 +123,7 @@ class _Sampler:
 
     def pair(self, u: np.ndarray, level: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A key for every ``u`` and a partner drawn from its range at ``level``."""
-        low, high = np.empty_like(u), np.empty_like(u)
-        for k, (group, bounds) in enumerate(zip(self.groups, self.bounds, strict=True)):
-            here = level == k
-            own = group[u[here]]
-            low[here], high[here] = bounds[own], bounds[own + 1]
+        low, high = self.blocks.ranges(u, level)
         v = self._by_weight(self.total[low], self.total[high], rng)
         v = np.clip(v, low, high - 1)  # rounding of the running sum may exceed the range by one
         # a node that drew itself takes the next node of the range instead
@@ -168,9 +191,27 @@ def labels_and_features(
     return y.astype(np.float32), x
 
 
+def labels_on_a_line(n: int, num_labels: int, label_noise: float, rng: np.random.Generator) -> np.ndarray:
+    """0/1 labels [n, C] of nodes on a line, one or two per node.
+
+    Each label holds for the nodes between two points of the line, and half of the labels for those between two others
+    as well. A share ``label_noise`` of the nodes has one random label instead.
+    """
+    y = np.zeros((n, num_labels), dtype=np.float32)
+    for labels in (num_labels, num_labels // 2):
+        ends = np.cumsum(rng.lognormal(0.0, 0.3, num_labels))
+        segment = np.searchsorted(ends[:-1] * (n / ends[-1]), np.arange(n), side="right")
+        label = rng.permutation(num_labels)[segment]
+        held = label < labels
+        y[held, label[held]] = 1
+    noisy = rng.random(n) < label_noise
+    y[noisy] = np.eye(num_labels, dtype=np.float32)[rng.integers(num_labels, size=int(noisy.sum()))]
+    return y
+
+
 def split_nodes(n: int, shares: tuple[float, float, float], rng: np.random.Generator) -> np.ndarray:
-    """0, 1 or 2 (train, val, test) for every node, at random, in these shares."""
-    borders = round(n * shares[0]), round(n * (shares[0] + shares[1]))
+    """0, 1 or 2 (train, val, test) for every node, at random, in these shares; 3 for the rest."""
+    borders = np.round(n * np.cumsum(shares))
     return rng.permutation(np.searchsorted(borders, np.arange(n), side="right").astype(np.int8))
 
 

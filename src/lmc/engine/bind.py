@@ -17,7 +17,7 @@ from lmc.graph import Graph
 from lmc.heap import release_freed
 from lmc.losses import Loss, checked_loss
 from lmc.methods import ClusterMethod, DropEdge, Method
-from lmc.models import Model
+from lmc.models import Embedding, Model
 from lmc.partition import check_parts
 from lmc.stores import Placement, placement_on
 
@@ -44,6 +44,11 @@ def bind(
     check_fit(graph, model)
     whole = graph if inductive is None else replace(graph, inductive=inductive)
     graph = whole.training_graph
+    if graph is not whole and graph.without_features:
+        raise ConfigError(
+            f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
+            "node says nothing about an unseen one; train with inductive=False"
+        )
     schedule = method if isinstance(method, DropEdge) else None
     method = method if schedule is None else schedule.inner
     kind = kind_of(model)
@@ -141,6 +146,11 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
             "lmc.predict needs neither"
         )
     _check_edge_data(graph, model)
+    if isinstance(getattr(model, "lin_in", None), Embedding) and not graph.without_features:
+        raise ConfigError(
+            f'expected a graph without features for input="embedding" (got {graph.num_features} features in graph '
+            f'{graph.name!r}): use input="features", or build the graph with x=None'
+        )
     if not targets and graph.num_features != model.in_width:
         raise ConfigError(
             f"expected a graph with the {model.in_width} features that the model was made for (got "

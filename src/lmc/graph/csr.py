@@ -333,6 +333,12 @@ def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CS
     return moved
 
 
+def identity(n: int, device: torch.device | None = None) -> CSR:
+    """The features of nodes that have none, [n, n]: node i has feature i alone."""
+    every = torch.arange(n + 1, dtype=torch.int32, device=device)
+    return CSR(every, every[:-1], torch.ones(n, device=device), n)
+
+
 def with_transpose(adj: CSR) -> CSR:
     """The pattern of A and A^T together: who is a neighbour of whom, in either direction."""
     if adj.symmetric:

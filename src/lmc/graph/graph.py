@@ -15,7 +15,7 @@ from torch import Tensor
 from lmc.errors import GraphError
 from lmc.graph import checks
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CSR, permuted
+from lmc.graph.csr import CSR, identity, permuted
 from lmc.graph.edges import checked_edges
 from lmc.graph.mapped import MappedFiles
 
@@ -32,7 +32,7 @@ class Graph:
         adj: A as CSR, without self-loops and duplicates: row i holds the edges that end in node i. Its values are
             the edge weights and its ``edge_data`` the edge features, None where there are none. It is ``symmetric``
             unless the graph is directed.
-        x: features, dense float [n, d] or sparse :class:`CSR` with values.
+        x: features, dense float [n, d] or sparse :class:`CSR` with values; the identity if there are none.
         y: int64 classes [n] (-1 where unknown), labels float [n, C], or the targets of a regression, float [n] or
             [n, k]; both are NaN where unknown.
         train, val, test: boolean masks [n]; those of val and test may be empty.
@@ -42,6 +42,7 @@ class Graph:
         weight: factors on the losses of nodes [n], or None: all are 1.
         inductive: whether training sees the training nodes and the edges between them alone (:attr:`training_graph`).
             Evaluation and predictions read the whole graph.
+        metric: the name of the metric that scores the graph; by default that of the task.
         n_id: the numbers [n] of the nodes in the graph that this one was cut out of, or None: it was not.
 
     :meth:`from_edges` builds a graph from arrays and checks them. The constructor does not check its arguments.
@@ -58,6 +59,7 @@ class Graph:
     task: str = ""
     weight: Tensor | None = None
     inductive: bool = False
+    metric: str = ""
     n_id: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +98,14 @@ class Graph:
     @property
     def num_features(self) -> int:
         return self.x.shape[1]
+
+    @cached_property
+    def without_features(self) -> bool:
+        """Whether every node has one feature, which is 1 and its own, as rows of the identity."""
+        x, n = self.x, self.num_nodes
+        if not isinstance(x, CSR) or x.nnz != n or not bool((x.data == 1).all() & (x.degrees() == 1).all()):
+            return False
+        return x.indices.unique().numel() == n
 
     @property
     def multi_label(self) -> bool:
@@ -192,6 +202,7 @@ class Graph:
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
+        read = "no features" if self.without_features else f"{self.num_features} {kind} features"
         edges = ("directed " if self.directed else "") + ("edges" if self.edge_weight is None else "weighted edges")
         sizes = "/".join(str(int(getattr(self, k).sum())) for k in SPLITS)
         kinds = {"classes": "classes", "labels": "labels", "regression": "regression targets"}
@@ -200,12 +211,12 @@ class Graph:
         seen = ", inductive" if self.inductive else ""
         return (
             f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} {edges}, "
-            f"{self.num_features} {kind} features, {targets if self.num_classes else 'no targets'}{seen})"
+            f"{read}, {targets if self.num_classes else 'no targets'}{seen})"
         )
 
     @classmethod
     def from_edges(
-        cls, edge_index: Array, x: Array | CSR, y: Array | None = None, *, train: Nodes | None = None,
+        cls, edge_index: Array, x: Array | CSR | None, y: Array | None = None, *, train: Nodes | None = None,
         val: Nodes | None = None, test: Nodes | None = None, num_classes: int | None = None, name: str = "graph",
         symmetrise: bool = False, directed: bool = False, edge_weight: Array | None = None,
         edge_attr: Array | None = None, task: str | None = None, weight: Array | None = None, inductive: bool = False,
@@ -217,7 +228,8 @@ class Graph:
         Args:
             edge_index: [2, E] as [source, target], no self-loops, no duplicates; both directions of every edge, unless
                 the graph is ``directed``. Or a scipy adjacency of zeros and ones.
-            x: features [n, d], dense, a scipy matrix or :class:`CSR`.
+            x: features [n, d], dense, a scipy matrix or :class:`CSR`. None: nodes have no features; models read the
+                identity, and learn one row per node.
             y: classes [n], -1 for unknown; a 0/1 matrix [n, C] of labels, or regression targets [n] or [n, k], NaN for
                 unknown. None: no target is known; such a graph has no splits, and serves :func:`lmc.predict`.
             train, val, test: boolean masks [n] or arrays of node numbers; ``val`` and ``test`` may be None.
@@ -243,7 +255,7 @@ class Graph:
             return cls._without_targets(edges, x, splits, num_classes, name, task)
         y = checks.as_tensor("y", y)
         n = y.shape[0] if y.dim() else 0
-        features = checks.checked_features(x, n)
+        features = identity(n, y.device) if x is None else checks.checked_features(x, n)
         targets, num_classes, task = checks.checked_targets(y, num_classes, task)
         masks: dict[str, Any] = checks.checked_splits(splits, n)
         checks.check_labelled(targets, masks)
@@ -254,8 +266,8 @@ class Graph:
 
     @classmethod
     def _without_targets(
-        cls, edges: Callable[[int], CSR], x: Array | CSR, splits: Mapping[str, Nodes | None], num_classes: int | None,
-        name: str, task: str | None,
+        cls, edges: Callable[[int], CSR], x: Array | CSR | None, splits: Mapping[str, Nodes | None],
+        num_classes: int | None, name: str, task: str | None,
     ) -> Graph:  # fmt: skip
         """A graph whose targets are all unknown."""
         given = [split for split, nodes in splits.items() if nodes is not None]

@@ -12,7 +12,7 @@ from lmc.models.ignn import IGNN
 from lmc.models.passes import Operator, Pass, evaluating, modes_kept
 from lmc.models.pna import PNA
 from lmc.models.recgcn import RecGCN
-from lmc.models.rows import Bias, Linear
+from lmc.models.rows import Bias, Embedding, Linear
 from lmc.models.sage import SAGE
 from lmc.models.sign import SIGN
 

@@ -22,7 +22,7 @@ from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
 from lmc.models.hooks import Hooks
 from lmc.models.passes import Operator, Pass
-from lmc.models.rows import Linear, Resettable
+from lmc.models.rows import Embedding, Linear, Resettable
 
 Rows = TypeVar("Rows", Tensor, Tensor | CSR)
 
@@ -68,7 +68,7 @@ class Model(Hooks, ABC):
     layers: nn.ModuleList
     dropout: float
     input_dropout: float
-    lin_in: Linear | None
+    lin_in: Linear | Embedding | None
     act_in: Activation | None
     lin_out: Linear | None
     reads_input: bool = False
@@ -146,7 +146,7 @@ class Model(Hooks, ABC):
         """The width of the rows that each layer aggregates, for aggregations that are neither constant nor of X."""
         widths = {l + 1: width for l, width in enumerate(self.widths[:-1], start=1)}
         if self.lin_in is not None:
-            widths[1] = self.lin_in.weight.shape[0]
+            widths[1] = self.lin_in.out_width
         return widths
 
     @property

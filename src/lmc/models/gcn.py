@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
-from lmc.errors import typed
+from lmc.errors import ConfigError, typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
 from lmc.models.passes import Operator, Pass
-from lmc.models.rows import Linear
+from lmc.models.rows import Embedding, Linear
 
 
 class GCNLayer(Layer):
@@ -44,6 +46,8 @@ class GCN(Model):
         norm: None, "layer" or "batch", before each ReLU.
         residual: add each layer's hidden input to its output where the widths agree.
         linear_in, linear_out: a Linear before the first and after the last aggregation.
+        input: "features", or "embedding": for a graph without features, one learned row of the width ``hidden`` per
+            node, which the first layer aggregates.
         seed: of the initial parameters.
     """
 
@@ -51,12 +55,21 @@ class GCN(Model):
     def __init__(
         self, in_width: int, hidden: int, out_width: int, num_layers: int = 2, dropout: float = 0.0,
         norm: str | None = None, *, input_dropout: float | bool = False, residual: bool = False,
-        linear_in: bool = False, linear_out: bool = False, seed: int = 0,
+        linear_in: bool = False, linear_out: bool = False, input: Literal["features", "embedding"] = "features",
+        seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
-        self.lin_in = Linear(in_width, hidden) if linear_in else None
+        embedded = input == "embedding"
+        if embedded and linear_in:
+            raise ConfigError(
+                'expected linear_in or input="embedding" (got both): the embedding is a linear map already'
+            )
+        self.lin_in = Linear(in_width, hidden) if linear_in else Embedding(in_width, hidden) if embedded else None
         self.act_in = Activation(hidden, norm, self.dropout) if linear_in else None
+        linear_in = linear_in or embedded
+        # rows of the embedding are read through P by other rows, which weights behind P are not
+        self.transforms_before_aggregating = embedded
         self.lin_out = Linear(hidden, out_width) if linear_out else None
         self.layers = nn.ModuleList()
         for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers, linear_in, linear_out):

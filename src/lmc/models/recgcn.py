@@ -20,7 +20,7 @@ from lmc.models.activation import Activation
 from lmc.models.base import Layer, configure
 from lmc.models.equilibrium import Recurrent
 from lmc.models.passes import Operator, Pass
-from lmc.models.rows import Linear
+from lmc.models.rows import Embedding, Linear
 from lmc.solvers import Solver
 from lmc.solvers import solver as solver_of
 
@@ -49,7 +49,7 @@ class RecGCN(Recurrent):
     called after every optimiser step. ``lmc.fit`` calls it; a training loop of your own has to.
 
     Args:
-        in_width: feature width. For a graph without features use the identity: the rows of B^T are learned embeddings.
+        in_width: feature width. On a graph without features X is the identity, and the rows of B^T are embeddings.
         hidden: width of the state.
         out_width: number of classes.
         dropout: rate on H before the output layer.
@@ -59,6 +59,10 @@ class RecGCN(Recurrent):
             and the number of iterations grows like 1 / (1 - kappa).
         solver: of the fixed points: "picard", "anderson", or a record of :mod:`lmc.solvers`.
         tol: relative residual to solve to; None: the solver's own.
+        start: the initial W, "random" (Glorot), or "identity": kappa times the identity. The bound makes the
+            eigenvalues of a random W small, so that at first it passes on little from more than a few hops away. The
+            identity begins with the longest memory that kappa admits.
+        input: "features", or "embedding": for a graph without features, b(X) is one learned row per node, without c.
         seed: of the initial parameters.
     """
 
@@ -68,7 +72,8 @@ class RecGCN(Recurrent):
     def __init__(
         self, in_width: int, hidden: int, out_width: int, dropout: float = 0.0, *,
         input_dropout: float | bool = False, p: Literal["1", "inf"] = "inf", kappa: float = 0.95,
-        solver: str | Solver = "picard", tol: float | None = None, seed: int = 0,
+        solver: str | Solver = "picard", tol: float | None = None, start: Literal["random", "identity"] = "random",
+        input: Literal["features", "embedding"] = "features", seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden)
@@ -76,10 +81,10 @@ class RecGCN(Recurrent):
             raise ConfigError(f'expected p "1" or "inf" (got {p!r})')
         if not 0 < kappa < 1:
             raise ConfigError(f"expected kappa in (0, 1) (got {kappa}): at 1 the fixed point may not exist")
-        self.p, self.kappa = p, float(kappa)
+        self.p, self.kappa, self._start = p, float(kappa), start
         chosen = solver_of(solver)
         self.solver = chosen if tol is None else replace(chosen, tol=tol)
-        self.lin_in = Linear(in_width, hidden)
+        self.lin_in = Embedding(in_width, hidden) if input == "embedding" else Linear(in_width, hidden)
         self.act_in = None
         self.layers = nn.ModuleList([RecLayer(hidden)])
         self.lin_out = Linear(hidden, out_width)
@@ -89,6 +94,9 @@ class RecGCN(Recurrent):
 
     def reset_parameters(self, seed: int) -> None:
         super().reset_parameters(seed)
+        if self._start == "identity":
+            with torch.no_grad():
+                self.W.copy_(self.kappa * torch.eye(self.W.shape[0]))
         self.project()
 
     def prepare(self, P: CSR) -> None:

@@ -176,6 +176,30 @@ class Bias(Resettable):
         return add_bias(x, self.bias, p.core_of(x.shape[0]))
 
 
+class Embedding(Resettable):
+    """y = x E with one learned row of E per node, where the rows x of nodes without features are those of the identity.
+
+    The lookup h^0_j = E_j is a row-wise layer of its own, so dL/dE_j is the adjoint of h^0_j, which sums P_ij times the
+    adjoints of the neighbours i. It is taken for core rows j alone, whose neighbours are all in the batch, and is exact
+    where the adjoints of core and halo rows are. A method without adjoints of halo rows (``grad_from_halo``) takes the
+    terms of core rows i instead, at every row j that these read. The gradient is dense, and zero at all other rows.
+    """
+
+    def __init__(self, num_nodes: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(num_nodes, width))
+
+    @property
+    def out_width(self) -> int:
+        return self.weight.shape[1]
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        glorot(self.weight, generator)
+
+    def forward(self, t: Tensor | CSR, p: Pass) -> Tensor:
+        return linear(t, self.weight.t(), None, p.before_aggregation.core_of(t.shape[0]))
+
+
 class Linear(Resettable):
     """y = x W^T + b; zero until :meth:`reset_parameters` draws it as PyG's GCNConv does (Glorot, zero bias)."""
 
@@ -183,6 +207,10 @@ class Linear(Resettable):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(out_width, in_width))
         self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
+
+    @property
+    def out_width(self) -> int:
+        return self.weight.shape[0]
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         glorot(self.weight, generator)

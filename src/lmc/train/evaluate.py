@@ -21,10 +21,10 @@ def evaluate(
     Args:
         model: evaluated on the device it is on, in evaluation mode; afterwards every submodule has its own mode again.
         graph: every message is counted, as in a full-batch forward pass.
-        metrics: by default accuracy of classes, micro-F1 of labels, R2 of a regression; else a name ("accuracy",
-            "micro-f1", "top-k-micro-f1", "roc-auc", "mae", "rmse", "r2"), a torchmetrics metric, a list of them, or a
-            dict from names of your own to them. Of several, the first one is the score of a split, ``scores["val"]``,
-            and every one is found by split and name, ``scores["val_mae"]``.
+        metrics: by default ``graph.metric``, or accuracy of classes, micro-F1 of labels, R2 of a regression; else a
+            name ("accuracy", "micro-f1", "top-k-micro-f1", "roc-auc", "mae", "rmse", "r2"), a torchmetrics metric, a
+            list of them, or a dict from names of your own to them. Of several, the first one is the score of a split,
+            ``scores["val"]``, and every one is found by split and name, ``scores["val_mae"]``.
         placement: where the states between two layers (``history``) and the features are kept.
         max_elements: numbers in the widest state of all rows that one chunk computes or reads. It bounds the memory
             besides the tables, and does not change the result.

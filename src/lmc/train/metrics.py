@@ -23,6 +23,14 @@ DEFAULT = {"classes": "accuracy", "labels": "micro-f1", "regression": "r2"}
 """The metric of each task where none is named."""
 
 
+ALIASES = {"topk-f1": "top-k-micro-f1"}
+
+
+def default_metric(graph: Graph) -> str:
+    """The metric of a graph where none is named."""
+    return graph.metric or DEFAULT[graph.task]
+
+
 @dataclass(frozen=True, eq=False)
 class Score:
     """One metric: how it is named, which values are better, how a new one is made, what it reads, and whether it has a
@@ -122,7 +130,7 @@ def metrics_of(given: object, graph: Graph) -> Metrics:
             own to them. ``(metric, "max")`` or ``(metric, "min")`` says which values are better.
     """
     if given is None:
-        return Metrics((_named(DEFAULT[graph.task], graph),))
+        return Metrics((_named(default_metric(graph), graph),))
     if isinstance(given, Mapping):
         scores = [_score(metric, graph, str(name)) for name, metric in given.items()]
     elif isinstance(given, list) or (isinstance(given, tuple) and not _is_directed(given)):
@@ -210,6 +218,7 @@ def _named(name: str, graph: Graph) -> Score:
     from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy, MultilabelF1Score
 
     name, k = name.strip().lower().replace("_", "-"), graph.num_classes
+    name = ALIASES.get(name, name)
 
     def accuracy() -> Metric:
         return MulticlassAccuracy(k, average="micro", validate_args=False)
