@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         train,
     )
     from lmc.data import load, save
+    from lmc.engine import Distributed
     from lmc.graph import Graph
     from lmc.heap import keep_memory
     from lmc.pyg import wrap
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # loaded when first asked for: importing torch takes longer than `lmc --help` should
 _HOMES = {
+    "Distributed": "lmc.engine",
     "EpochRecord": "lmc.results",
     "Graph": "lmc.graph",
     "Placement": "lmc.stores",

@@ -42,6 +42,10 @@ class CheckpointError(LmcError, RuntimeError):
     """A run folder is damaged, or cannot be continued with these settings."""
 
 
+class DistributedError(LmcError, RuntimeError):
+    """Ranks of a distributed run lost each other, or differ; the message names the rank and the step."""
+
+
 class Interrupted(LmcError, KeyboardInterrupt):
     """Training was stopped after a finished step by Ctrl-C or a signal; the message says what was saved."""
 

@@ -6,9 +6,11 @@ kinds       how a model's forward and backward passes go: layered, own forward p
 Batches     makes the batches of an epoch
 Pipeline    what happens before and after a step: lookahead, prefetching, CUDA graphs, write-back
 Run         the state of training: tables, generator, position
+distributed runs on several ranks: ownership of rows, and their exchange
 exact       exact states and adjoints of all nodes, chunk by chunk
 """
 
 from lmc.engine.bind import bind, check_fit
+from lmc.engine.distributed import Distributed
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run, StepStats

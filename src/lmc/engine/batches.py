@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.engine.problem import Problem
-from lmc.graph import CSR, Batch
+from lmc.graph import CSR, Batch, Precomputed
 from lmc.methods.protocol import Layout, Method, SamplingMethod, Tables
 from lmc.sampling import Clusters
 from lmc.stores import Rows
@@ -23,25 +23,27 @@ class Batches:
     Args:
         tables: the tables of the run; a sampling method may ask which of them there are.
         fixed: whether the same graph comes again in every epoch.
+        steps: the steps in an epoch, where other ranks may have more batches than this one.
     """
 
     def __init__(
-        self, method: Method, problem: Problem, clusters: Clusters, seed: int, tables: Tables, fixed: bool = True
-    ) -> None:
+        self, method: Method, problem: Problem, clusters: Clusters, seed: int, tables: Tables,
+        fixed: bool = True, steps: int | None = None,
+    ) -> None:  # fmt: skip
         self.method, self.problem, self.clusters, self.seed, self.tables = method, problem, clusters, seed, tables
         self.prepared = method.prepare(problem, seed) if isinstance(method, SamplingMethod) else None
         self.kept = fixed and not clusters.redraw and method.traits.keeps_batches and problem.placement.keep_batches
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        n_id = problem.graph.n_id
-        self._order = clusters.order.to(problem.device) if n_id is None else n_id
+        ids = problem.graph.n_id if problem.exchange is None else problem.exchange.shard.ids
+        self._order, self._steps = (clusters.order if ids is None else ids).to(problem.device), steps
 
     @property
     def num_batches(self) -> int:
         """Batches in an epoch."""
         if isinstance(self.method, SamplingMethod):
             return self.method.num_batches(self.problem.graph)
-        return self.clusters.num_batches
+        return self._steps or self.clusters.num_batches
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch, from the ``start``-th on."""
@@ -50,6 +52,9 @@ class Batches:
             return
         for slot, parts in enumerate(self.clusters.epoch(epoch)[start:], start):
             yield self._of_parts(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
+        for _ in range(max(start, self.clusters.num_batches), self.num_batches):
+            none = torch.empty(0, dtype=torch.int64, device=self.problem.device)
+            yield self.assemble(none, Layout(none, (Precomputed(0),)), float(self.num_batches), 0)
 
     def _of_parts(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:

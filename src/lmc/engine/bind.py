@@ -8,12 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lmc.engine.distributed import Distributed, World
+from lmc.engine.distributed.ownership import check_distributed, join
+from lmc.engine.distributed.world import local_device
 from lmc.engine.kinds import kind_of
 from lmc.engine.layered import Layered
 from lmc.engine.problem import Problem, row_dtype
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import Graph
+from lmc.graph import Graph, Shard
 from lmc.heap import release_freed
 from lmc.losses import Loss, checked_loss
 from lmc.methods import ClusterMethod, DropEdge, Method
@@ -30,7 +33,7 @@ _READERS = {
 
 def bind(
     method: Method,
-    graph: Graph,
+    graph: Graph | Shard,
     model: Model,
     parts: Tensor | None = None,
     placement: Placement | None = None,
@@ -38,10 +41,15 @@ def bind(
     seed: int = 0,
     loss: Loss | None = None,
     inductive: bool | None = None,
+    distributed: bool | Distributed = False,
 ) -> Run:
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
-    check_fit(graph, model)
+    options = Distributed() if distributed is True else distributed or None
+    given, graph = graph, graph.graph if isinstance(graph, Shard) else graph
+    if options is None and isinstance(given, Shard):
+        raise ConfigError("expected distributed=True for a shard (got False): it holds a part of a graph; pass True")
+    check_fit(graph, model, shard=given if isinstance(given, Shard) else None)
     whole = graph if inductive is None else replace(graph, inductive=inductive)
     graph = whole.training_graph
     if graph is not whole and graph.without_features:
@@ -49,6 +57,8 @@ def bind(
             f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
             "node says nothing about an unseen one; train with inductive=False"
         )
+    if options is not None and graph is not whole:
+        raise ConfigError("expected inductive=False for a distributed run (got True): train it in one process")
     schedule = method if isinstance(method, DropEdge) else None
     method = method if schedule is None else schedule.inner
     kind = kind_of(model)
@@ -68,7 +78,15 @@ def bind(
     if parts is not None:
         parts = check_parts(_of_seen(torch.as_tensor(parts), whole, graph), graph.num_nodes)
     started = time.perf_counter()
-    clusters = method.clusters(graph, parts, seed)
+    exchange = turns = None
+    if options is None:
+        clusters = method.clusters(graph, parts, seed)
+    else:
+        check_distributed(schedule or method, model, options)
+        placement = replace(placement, device=str(local_device(placement.training_device)))
+        exchange, clusters, turns = join(method, given, parts, seed, World(options, placement.training_device))
+        graph = whole = exchange.shard.graph
+        seed = clusters.seed
     divided = time.perf_counter()
     setup = method.setup
     problem = Problem.of(
@@ -78,8 +96,9 @@ def bind(
         precompute=setup.precompute and schedule is None,  # P X would be another one in every epoch
         cut=setup.cut,
         swap_dropout=setup.swap_dropout,
-        order=clusters.order,
+        order=clusters.order if exchange is None else None,
         loss=loss,
+        exchange=exchange,
     )
     if len(problem.matrices) > 1 and not method.traits.several_matrices:
         raise ConfigError(
@@ -91,8 +110,10 @@ def bind(
             f'expected features="device" for DropEdge (got {problem.features!r}): every epoch sums them anew'
         )
     model.prepare(problem.P)
+    if exchange is not None:
+        exchange.world.broadcast([*model.parameters(), *model.buffers()])
     release_freed()
-    run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole)
+    run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole, turns)
     run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
     return run
 
@@ -126,11 +147,12 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
         )
 
 
-def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
+def check_fit(graph: Graph, model: Model, targets: bool = True, shard: Shard | None = None) -> None:
     """Refuse a graph and a model whose widths do not fit each other.
 
     Args:
         targets: whether the targets of the graph are read; without them only the features have to fit.
+        shard: what the graph is a part of.
     """
     if not isinstance(graph, Graph):
         raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
@@ -140,7 +162,7 @@ def check_fit(graph: Graph, model: Model, targets: bool = True) -> None:
             "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
     model.initialise(graph.num_features)
-    if targets and not graph.num_labelled:
+    if targets and not (graph.num_labelled if shard is None else shard.split_sizes[0]):
         raise ConfigError(
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"

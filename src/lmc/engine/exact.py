@@ -57,12 +57,12 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS, per_edge: bool
         per_edge: a row that is read counts once for every edge that reads it, as models count that make a message of
             each edge.
     """
-    n = problem.graph.num_nodes
+    n = problem.num_owned
     limit = max_elements // widest_row(problem.graph, problem.model)
     if n <= limit and not per_edge:
         return [slice(0, n)]
     # a row reads at most its neighbours; each row is a neighbour of its own
-    return [rows for rows, _ in row_chunks(problem.P, limit)]
+    return [rows for rows, _ in row_chunks(problem.P.leading(n), limit)]
 
 
 def widest_row(graph: Graph, model: Model) -> int:
@@ -79,12 +79,12 @@ def sweep_chunks(problem: Problem) -> list[slice]:
 
 def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
     """What layer l needs to compute ``rows`` completely."""
-    problem, n = problem.of_layer(l), problem.graph.num_nodes
+    problem, n = problem.of_layer(l), problem.num_owned
     if l == 1 and problem.aggregated:
         size = len(range(*rows.indices(n))) if isinstance(rows, slice) else rows.numel()
         return Chunk(rows, rows, Precomputed(size))
     if rows == slice(0, n) and not problem.P.on_host:
-        return Chunk(rows, rows, Aggregation.exact(problem.P))
+        return Chunk(rows, slice(0, problem.graph.num_nodes), Aggregation.exact(problem.P.leading(n)))
     index = torch.arange(*rows.indices(n), device=problem.device) if isinstance(rows, slice) else rows
     ext = torch.cat([index, problem.blocks.halo(index)])
     return Chunk(rows, ext, Aggregation.exact(problem.blocks.block(index, ext)))
@@ -141,18 +141,22 @@ def randomised(model: Model, seed: int) -> Model:
     return drawn.to(device)
 
 
-def set_statistics(model: Model, l: int, s: Table, chunks: Chunks) -> None:
+def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     """The running statistics of the batch norm after layer l <- those of all rows of its state ``s``."""
+    model = problem.model
     activation = None if model.owns_forward else model.layer(l).activation
     norm = None if activation is None else activation.norm
     if not isinstance(norm, nn.BatchNorm1d) or norm.running_mean is None or norm.running_var is None:
         return
     mean, square = torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
-    n = s.data().shape[0]
+    n = problem.num_nodes
     for rows in chunks:
         part = s.pull(rows).to(mean.dtype)
         mean += part.sum(0) / n
         square += part.square().sum(0) / n
+    if problem.exchange is not None:
+        problem.exchange.world.sum(mean)
+        problem.exchange.world.sum(square)
     norm.running_mean.copy_(mean)
     norm.running_var.copy_((square - mean.square()).clamp_min(0))
 
@@ -220,7 +224,7 @@ class Passes:
                     yield l, rows, kind.messages(problem, l, rows, states)
                 if l < max(Q):
                     states.append(next(later)[1])
-                    set_statistics(model, l, states[-1], self.chunks)
+                    set_statistics(problem, l, states[-1], self.chunks)
 
     def fill_feature_sums(self, sums: Table) -> None:
         overwrite(sums, self.problem.aggregate(self.problem.inputs, sums.data().shape[1]).data())
@@ -228,15 +232,22 @@ class Passes:
     def fill_sums(self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False) -> None:
         problem = self.problem.of_layer(l)
         blocks = problem.transposed if transposed else problem.blocks
-        n = problem.graph.num_nodes
+        n = problem.num_owned
+        problem.publish(rows)
         for out in self.chunks:
-            ext, A = out, blocks.P
-            if out != slice(0, n) or A.on_host:
+            if out == slice(0, n) and not blocks.P.on_host:
+                ext: Rows = slice(0, problem.graph.num_nodes)
+                A = blocks.P.leading(n)
+            else:
                 index = torch.arange(*out.indices(n), device=problem.device) if isinstance(out, slice) else out
                 ext = torch.cat([index, blocks.halo(index)])
                 A = blocks.block(index, ext)
             read = rows.pull(ext).to(sums.data().dtype)
             sums.push(out, spmm(A, read.clamp_min(0) if relu else read))
+
+    def total(self, value: Tensor) -> Tensor:
+        exchange = self.problem.exchange
+        return value if exchange is None else exchange.world.sum(value)
 
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         return self.problem.kind.affine_adjoint(self.problem, l, rows, m, t, v)

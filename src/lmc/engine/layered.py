@@ -81,7 +81,7 @@ class Layered:
             num_core=batch.num_core if batch.num_halo and not traits.grad_from_all_rows else None,
             pooled=traits.batch_norm == "pooled",
             # the whole graph has no other statistics to be corrected towards
-            batch_renorm=traits.batch_norm == "renormalised" and batch.num_core < problem.graph.num_nodes,
+            batch_renorm=traits.batch_norm == "renormalised" and batch.num_core < problem.num_nodes,
             dropout=dropout,
             generator=run.generator,
             grad_from_halo=traits.grad_from_halo,
@@ -117,6 +117,7 @@ class Layered:
                     chunk = cut(problem, rows, l)
                     inputs = None if previous is None else previous.pull(chunk.ext)
                     table.push(rows, _state(problem, l, chunk, inputs))
+                problem.publish(table)
                 yield l, table
                 previous = table
 
@@ -144,6 +145,8 @@ class Layered:
                     (v,) = torch.autograd.grad(out, s, above.pull(rows).to(out.dtype))
                     add = table.push if isinstance(chunk.ext, slice) else table.add
                     add(chunk.ext, v)
+                if problem.exchange is not None:
+                    problem.exchange.collect(table)
                 yield l, table
                 above = table
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lmc.engine.distributed.exchange import Exchange, mirrored
+from lmc.engine.distributed.ownership import local_matrices
 from lmc.engine.exact import chunks_of, cut
 from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
 from lmc.engine.kinds import kind_of
@@ -42,6 +44,7 @@ class Problem:
         kinds: which of them each layer reads.
         features: the tier of X.
         loss: the loss of a row; None: cross entropy of classes, or binary cross entropy of labels.
+        exchange: in a distributed run, the way to other ranks; the graph is then that of this rank, mirrors last.
     """
 
     graph: Graph
@@ -55,6 +58,7 @@ class Problem:
     kinds: tuple[int, ...]
     features: str = "device"
     loss: Loss | None = None
+    exchange: Exchange | None = None
 
     @classmethod
     def of(
@@ -67,6 +71,7 @@ class Problem:
         swap_dropout: bool = False,
         order: Tensor | None = None,
         loss: Loss | None = None,
+        exchange: Exchange | None = None,
     ) -> Problem:
         """Move the graph, with its nodes in ``order``, and the model to the device, and compute constants once.
 
@@ -86,22 +91,46 @@ class Problem:
         on_host, files = placement.structure != "device", placement.structure_files()
         graph, table = permuted(graph, order, tier, device, files)
         graph = _without_nan(graph.to(device, features=False, structure=not on_host))
-        found, kinds = model.matrices(graph.adj, parameters)
+        if exchange is None:
+            found, kinds = model.matrices(graph.adj, parameters)
+        else:
+            found, kinds = local_matrices(model, exchange.shard, parameters)
+            found = found if on_host else [matrix.to(device) for matrix in found]
         placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table
         if aggregated or model.encodes_aggregates:
-            X = aggregated_features(placed[0], graph.x, table, tier, both, dtype)
+            X = mirrored(aggregated_features(placed[0], graph.x, table, tier, both, dtype), exchange)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)
         if rows != parameters:
             placed = _placed([matrix.to(dtype=rows) for matrix in found], device, on_host)
         matrices = tuple(Extractor(matrix) for matrix in placed)
-        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name, loss)
+        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name, loss, exchange)
 
     @cached_property
     def kind(self) -> Layered:
         """How the model's passes go."""
         return kind_of(self.model)
+
+    @property
+    def num_owned(self) -> int:
+        """The leading rows that this process computes: all, or those that its rank owns."""
+        return self.graph.num_nodes if self.exchange is None else self.exchange.shard.num_owned
+
+    @property
+    def num_nodes(self) -> int:
+        """The nodes of the whole graph."""
+        return self.graph.num_nodes if self.exchange is None else self.exchange.shard.num_nodes
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have nodes in the whole graph."""
+        return self.graph.splits if self.exchange is None else self.exchange.shard.splits
+
+    def publish(self, *tables: Table) -> None:
+        """In a distributed run, overwrite the mirrors of tables with the rows of their owners."""
+        if self.exchange is not None:
+            self.exchange.publish(*tables)
 
     def of_layer(self, l: int) -> Problem:
         """The same with the matrix of layer l as P."""
@@ -154,6 +183,8 @@ class Problem:
             first = P.num_rows - halo.numel()
             deg_local = deg_local + P.t().degrees()[first:] - 1
             deg_global = deg_global + self.P.t().degrees()[halo] - 1
+        if self.exchange is not None:  # neighbours of mirrors may be elsewhere
+            deg_global = self.exchange.degree[halo]
         return (deg_local.to(self.accumulate_dtype) / deg_global).unsqueeze(1)
 
     def inputs(self, rows: slice | Tensor) -> Tensor | CSR:
@@ -222,7 +253,7 @@ class Problem:
             losses = F.cross_entropy(outputs, y.where(labelled, -100), reduction="none", ignore_index=-100)
         if weight is not None:
             losses = losses * weight.to(losses.dtype)
-        return losses / self.graph.total_weight
+        return losses / (self.graph if self.exchange is None else self.exchange.shard).total_weight
 
 
 def losses_of(problem: Problem, outputs: Tensor, rows: Rows) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -14,7 +14,10 @@ from torch import Tensor
 from lmc.engine import tally
 from lmc.engine.batches import Batches
 from lmc.engine.bound_parameters import BoundParameters
+from lmc.engine.distributed.ownership import Schedule
+from lmc.engine.distributed.step import StepSync
 from lmc.engine.exact import Passes, chunks_of, sweep_chunks
+from lmc.engine.layered import Estimate
 from lmc.engine.pipeline import Pipeline
 from lmc.engine.problem import Problem
 from lmc.errors import CheckpointError, ConfigError
@@ -46,7 +49,7 @@ class Run:
 
     def __init__(
         self, method: Method, problem: Problem, clusters: Clusters, seed: int, schedule: DropEdge | None = None,
-        whole: Graph | None = None,
+        whole: Graph | None = None, turns: Schedule | None = None,
     ) -> None:  # fmt: skip
         self.whole = problem.graph if whole is None else whole
         """The graph that is evaluated: that of training, or the whole graph of an inductive run, as it was given."""
@@ -62,8 +65,11 @@ class Run:
         self.tables = make_tables(method, problem)
         numbers = method.numbers(problem, clusters.num_batches)
         self.numbers = {name: value.to(problem.device) for name, value in numbers.items()} | problem.kind.numbers()
-        self.source = Batches(method, problem, clusters, seed, self.tables, fixed=schedule is None)
+        steps = None if turns is None else turns.steps
+        self.source = Batches(method, problem, clusters, seed, self.tables, schedule is None, steps)
         self.pipeline = Pipeline(self.source, self.tables, self.generator, looks_ahead=schedule is None)
+        self.sync = None if turns is None or problem.exchange is None else StepSync(self, problem.exchange, turns)
+        """The exchange with other ranks; None where there are none."""
 
     @property
     def H(self) -> dict[int, Table]:
@@ -121,10 +127,12 @@ class Run:
         if start == 0:  # later in an epoch the tables hold the sums on its graph, as the steps before have changed them
             _regraph(self, source.problem)
         batches = self.pipeline.epoch(epoch, start, source)
-        if not self.method.traits.sweeps:  # a loop here would hold the batch of the last step
+        if not self.method.traits.sweeps and self.sync is None:  # a loop here would hold the batch of the last step
             yield from batches
             return
         for step, batch in enumerate(batches, start):
+            if self.sync is not None:
+                self.sync.begin(epoch, step)
             if not self._fresh and self.method.due(self.numbers, epoch, step, self.num_batches):
                 self.refresh()
                 _regraph(self, source.problem)
@@ -168,7 +176,14 @@ class Run:
         self._bound.check()
         kind, self._fresh = self.problem.kind, False
         _check_batch(self, batch)
-        grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
+        if self.sync is not None:
+            self.sync.before(batch)
+        if batch.idle:
+            grads, loss = self._no_estimate()
+        else:
+            grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
+        if self.sync is not None:
+            grads, loss = self.sync.after(batch, grads, loss)
         for p, g in zip(self.parameters.values(), grads, strict=True):
             if p.grad is None:  # laid out as its parameter, which a fused optimiser expects
                 p.grad = torch.mul(g, batch.weight, out=torch.empty_like(p))
@@ -176,15 +191,26 @@ class Run:
                 p.grad.add_(g, alpha=batch.weight)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
 
+    def _no_estimate(self) -> Estimate:
+        """What a rank without a batch adds to the estimate of the others."""
+        return [torch.zeros_like(p) for p in self.parameters.values()], next(iter(self.parameters.values())).new_zeros(
+            ()
+        )
+
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; tables, buffers and ``p.grad`` stay as they are."""
         self._bound.check()
         _check_batch(self, batch)
         model = self.problem.model
         buffers = [b.clone() for b in model.buffers()]
+        if self.sync is not None:
+            self.sync.before(batch)
         self.pipeline.prefetch(batch)
         with modes_kept(model):
-            grads, _ = self.problem.kind.estimate(self, batch, keep=False, dropout=False)
+            estimate = partial(self.problem.kind.estimate, self, batch, keep=False, dropout=False)
+            grads, _ = self._no_estimate() if batch.idle else estimate()
+        if self.sync is not None:
+            grads = self.sync.total(batch, grads)
         for b, was in zip(model.buffers(), buffers, strict=True):
             b.copy_(was)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
@@ -192,6 +218,8 @@ class Run:
     def refresh(self) -> None:
         """Fill the tables exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
         problem = self.problem
+        if self.sync is not None:
+            self.sync.refreshed()
         chunks = sweep_chunks(problem) if self.method.traits.sweeps else self.clusters.cores(problem.device)
         self.method.fill(Passes(self, problem, chunks))
         self._fresh = True

@@ -56,6 +56,11 @@ class Batch:
     importance: Tensor | None = None
 
     @property
+    def idle(self) -> bool:
+        """Whether it has no rows: a rank of a distributed run that has no batch in this step."""
+        return self.num_core == 0
+
+    @property
     def num_core(self) -> int:
         return self.core.numel()
 

@@ -159,6 +159,5 @@ def _induced(graph: Graph, adj: CSR, ids: Tensor, local: Tensor) -> Graph:
     inside = replace(rows, indices=columns.to(torch.int32), num_cols=ids.numel(), _cache={}).filtered(columns >= 0)
     at = ids.to(graph.x.device)
     x = graph.x.select_rows(at) if isinstance(graph.x, CSR) else graph.x[at]
-    cut = {name: getattr(graph, name).cpu()[ids] for name in ("y", *SPLITS)}
-    weight = None if graph.weight is None else graph.weight.cpu()[ids]
-    return replace(graph, adj=replace(inside, symmetric=adj.symmetric, _cache={}), x=x, weight=weight, **cut)
+    cut = {name: getattr(graph, name).cpu()[ids] for name in graph._per_node}
+    return replace(graph, adj=replace(inside, symmetric=adj.symmetric, _cache={}), x=x, **cut)

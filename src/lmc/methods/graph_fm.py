@@ -30,7 +30,7 @@ class GraphFM(HistoryMethod):
 
     traits: ClassVar[Traits] = Traits(
         "fm", "GraphFM-OB", outside="forward from the history after a momentum step, backward dropped",
-        step_rows="core and halo", grad_from_halo=True,
+        step_rows="core and halo", grad_from_halo=True, sync=("step",),
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -192,7 +192,7 @@ class IMC(HistoryMethod):
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
         accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "M"}),), grad_from_all_rows=True,
-        batch_norm="renormalised", sweeps=True,
+        batch_norm="renormalised", sweeps=True, sync=("step",), shared_numbers=("explained",),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -264,7 +264,7 @@ class IMC(HistoryMethod):
 
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
-        if l not in step.tables["M"] or batch.num_core == step.problem.graph.num_nodes:
+        if l not in step.tables["M"] or batch.num_core == step.problem.num_nodes:
             return P
         assert isinstance(P, Aggregation)
         M = step.tables["M"][l].pull(batch.rows)
@@ -303,7 +303,7 @@ class IMC(HistoryMethod):
             Q[l].push(rows, q)
         rows_by_slot = exact.cores
         for l, table in Q.items():
-            scale = (squares[l] / exact.problem.graph.num_nodes).clamp_min(1e-12).rsqrt()
+            scale = (exact.total(squares[l]) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt()
             if self.redraw:
                 numbers[f"scale{l}"].copy_(scale)
             for first in range(0, len(rows_by_slot), SLOTS):

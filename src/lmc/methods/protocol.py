@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError, check_fields, typed
-from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed
+from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed, Shard
 from lmc.losses import Loss
 from lmc.models import Model, Operator, Pass
 from lmc.partition import METHODS as PARTITIONS
@@ -32,7 +32,7 @@ from lmc.sampling import Clusters
 from lmc.stores import Placement, Rows, Table
 
 if TYPE_CHECKING:
-    from lmc.engine import Run
+    from lmc.engine import Distributed, Run
 
 EXACT_ON_ONE_PART = "exact on one part"
 EXACT_WITH_EXACT_HISTORIES = "exact with exact histories"
@@ -80,6 +80,10 @@ class Traits:
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
         history_update_probability: on a recurrent model with dropout, the share of steps that run without dropout and
             update the histories; None: no message is read from the histories, and every step uses dropout.
+        sync: how ranks of a distributed run may exchange rows, "step" or "layer" (:class:`lmc.Distributed`).
+        sums: tables that hold sums of the rows of another table at all times, as (sums, rows, transposed): M = P T, or
+            U = P^T V where transposed.
+        shared_numbers: numbers with one column per batch of which the method reads all columns.
     """
 
     name: str
@@ -102,6 +106,9 @@ class Traits:
     draws_concurrently: bool = False
     sweeps: bool = False
     history_update_probability: float | None = None
+    sync: tuple[str, ...] = ()
+    sums: tuple[tuple[str, str, bool], ...] = ()
+    shared_numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,12 @@ class ProblemView(Protocol):
     """What a method may know of the graph and the model; nodes are in run order."""
 
     @property
-    def graph(self) -> Graph: ...
+    def graph(self) -> Graph:
+        """The graph; in a distributed run, that of this rank: rows that it owns, then mirrors of other ranks' rows."""
+
+    @property
+    def num_nodes(self) -> int:
+        """The nodes of the whole graph."""
 
     @property
     def model(self) -> Model: ...
@@ -282,6 +294,9 @@ class ExactPasses(Protocol):
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         """The adjoint of the sums of layer l, from the adjoint v of its state, for these rows."""
 
+    def total(self, value: Tensor) -> Tensor:
+        """A sum over the rows of all ranks, from that over the rows of this one."""
+
 
 class BatchSource(Protocol):
     """What a sampling method draws its batches from."""
@@ -364,7 +379,7 @@ class Method:
     @typed
     def bind(
         self,
-        graph: Graph,
+        graph: Graph | Shard,
         model: Model,
         parts: Tensor | None = None,
         placement: Placement | None = None,
@@ -373,6 +388,7 @@ class Method:
         loss: Loss | None = None,
         seed: int = 0,
         inductive: bool | None = None,
+        distributed: bool | Distributed = False,
     ) -> Run:
         """This method on this graph and model.
 
@@ -386,10 +402,12 @@ class Method:
             seed: of batches and dropout masks.
             inductive: whether training sees the training nodes and the edges between them alone; by default as the
                 graph says (``graph.inductive``).
+            distributed: train together with the other processes that torchrun started; :class:`lmc.Distributed` says
+                how. Every process passes the same graph, of which it keeps its share, or its own :class:`Shard`.
         """
         from lmc.engine import bind  # the one call from a method into the engine
 
-        return bind(self, graph, model, parts, placement, device, seed, loss, inductive)
+        return bind(self, graph, model, parts, placement, device, seed, loss, inductive, distributed)
 
 
 def operators(problem: ProblemView, first_rows: int, P: Aggregation) -> Operators:

@@ -1,0 +1,140 @@
+"""The exchange of rows between the ranks that own them and the ranks that mirror them.
+
+The rows that rank s sends to rank r are a fixed list, and r keeps them in the same order behind its own rows. So a
+*position* in that list names a row on both sides, and no row numbers are sent. A :class:`Route` chooses positions for
+every pair of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from lmc.engine.distributed.world import World
+from lmc.graph import CSR, Shard
+from lmc.graph.csr import pointers, row_entries
+from lmc.stores import Table
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Rows to send to every rank, and the mirrors at which the rows of every rank arrive; local row numbers."""
+
+    send: list[Tensor]
+    receive: list[Tensor]
+
+    @property
+    def send_counts(self) -> list[int]:
+        return [rows.numel() for rows in self.send]
+
+    @property
+    def receive_counts(self) -> list[int]:
+        return [rows.numel() for rows in self.receive]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """Rows on their way to the mirrors of this rank."""
+
+    world: World
+    tables: tuple[Table, ...]
+    mirrors: Tensor
+    rows: Tensor
+    work: object
+
+    def finish(self) -> list[Tensor]:
+        """Wait for the rows; returns those of every table, which are not written to it yet."""
+        self.world.wait(self.work)  # type: ignore[arg-type]
+        return list(self.rows.split([table.data().shape[1] for table in self.tables], 1))
+
+
+class Exchange:
+    """What a problem on a shard needs of the other ranks.
+
+    Args:
+        shard: the local graph, in run order.
+        device: where tables and rows are used.
+    """
+
+    def __init__(self, world: World, shard: Shard, device: torch.device) -> None:
+        self.world, self.shard, self.device = world, shard, device
+        self.degree = shard.degree.to(device)
+        mirrors = torch.arange(shard.num_owned, shard.num_local, device=device)
+        self.sent_to = list(shard.send.to(device).split(shard.send_counts))
+        """Owned rows that each rank mirrors."""
+        self.mirrors_of = list(mirrors.split(shard.receive_counts))
+        """Mirrors whose owner is each rank."""
+        self.all = Route(self.sent_to, self.mirrors_of)
+
+    def publish(self, *tables: Table) -> None:
+        """Overwrite all mirrors with the rows of their owners, as they are."""
+        if not tables:
+            return
+        arrival = self.start(tables, self.all)
+        for table, rows in zip(tables, arrival.finish(), strict=True):
+            table.push(arrival.mirrors, rows)
+
+    def start(self, tables: Sequence[Table], route: Route, dtype: torch.dtype | None = None) -> Arrival:
+        """Start to send the rows of a route, of all tables in one message, in the widest of their dtypes or another."""
+        dtype = dtype or reduce(torch.promote_types, (table.data().dtype for table in tables))
+        send = torch.cat(route.send)
+        rows = torch.cat([table.pull(send).to(dtype) for table in tables], 1)
+        out, work = self.world.exchange(rows, route.send_counts, route.receive_counts)
+        return Arrival(self.world, tuple(tables), torch.cat(route.receive), out, work)
+
+    def collect(self, table: Table) -> None:
+        """Add the rows of all mirrors to those of their owners, and publish the sums."""
+        mirrors = table.pull(torch.cat(self.mirrors_of))
+        out, work = self.world.exchange(mirrors, self.all.receive_counts, self.all.send_counts)
+        self.world.wait(work)
+        for rows, values in zip(self.sent_to, out.split(self.all.send_counts), strict=True):
+            table.add(rows, values)  # one rank at a time, since rows have to be distinct
+        self.publish(table)
+
+    def publish_dense(self, rows: Tensor) -> None:
+        """The same as :meth:`publish` for a matrix in memory."""
+        send = torch.cat(self.sent_to).to(rows.device)
+        out, work = self.world.exchange(rows[send].to(self.device), self.all.send_counts, self.all.receive_counts)
+        self.world.wait(work)
+        rows[self.shard.num_owned :] = out.to(rows.device)
+
+    def publish_sparse(self, matrix: CSR) -> CSR:
+        """The same for a sparse matrix, whose rows are replaced: lengths first, then columns and values."""
+        send, counts, owned = torch.cat(self.sent_to).to(matrix.device), self.all.send_counts, self.shard.num_owned
+        entries, starts = row_entries(matrix, send)
+        lengths = self._sent(matrix.degrees()[send], counts, self.all.receive_counts)
+        given = _sums(starts.diff(), counts), _sums(lengths, self.all.receive_counts)
+        columns = self._sent(matrix.indices[entries], *given)
+        values = self._sent(matrix.data[entries], *given)
+        mine = matrix.leading(owned)
+        return CSR(
+            pointers(torch.cat([mine.degrees(), lengths])),
+            torch.cat([mine.indices, columns]),
+            torch.cat([mine.data, values]),
+            matrix.num_cols,
+        )
+
+    def _sent(self, rows: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
+        """Rows of other ranks, on the device of those that are sent."""
+        out, work = self.world.exchange(rows.to(self.device), send_counts, receive_counts)
+        self.world.wait(work)
+        return out.to(rows.device)
+
+
+def mirrored(X: Tensor | CSR | Table, exchange: Exchange | None) -> Tensor | CSR | Table:
+    """P X with the rows of mirrors, whose neighbours may be elsewhere, from their owners."""
+    if exchange is None:
+        return X
+    if isinstance(X, CSR):
+        return exchange.publish_sparse(X)
+    exchange.publish_dense(X) if isinstance(X, Tensor) else exchange.publish(X)
+    return X
+
+
+def _sums(lengths: Tensor, counts: list[int]) -> list[int]:
+    """The sum of the lengths of every rank's rows."""
+    return [int(each.sum()) for each in lengths.split(counts)]

@@ -1,0 +1,145 @@
+"""Who owns what: the shard, the batches and the aggregation matrices of one rank, and the batches of all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from lmc.engine.distributed.exchange import Exchange
+from lmc.engine.distributed.world import Distributed, World
+from lmc.errors import ConfigError
+from lmc.graph import CSR, Graph, Shard
+from lmc.methods import METHODS, ClusterMethod, Method
+from lmc.models import Model
+from lmc.partition import group_parts, partition
+from lmc.sampling import Clusters, derive
+
+
+def check_distributed(method: Method, model: Model, options: Distributed) -> None:
+    """Refuse a method that cannot be run in this way."""
+    traits, kind = method.traits, type(model).__name__
+    if options.sync not in traits.sync:
+        can = ", ".join(sorted(cls.traits.title for cls in METHODS.values() if options.sync in cls.traits.sync))
+        other = f'; it can be run with sync="{traits.sync[0]}"' if traits.sync else ""
+        raise ConfigError(
+            f'expected a method that can be run with sync="{options.sync}" (got {traits.title} on {kind}): use one of '
+            f"{can}{other}"
+        )
+    if options.sync_every > 1 and traits.sums:
+        raise ConfigError(
+            f"expected sync_every=1 for {traits.title} (got {options.sync_every}): its sums have to fit the rows of "
+            "other ranks; use LMC4Conv"
+        )
+
+
+def join(
+    method: Method, graph: Graph | Shard, parts: Tensor | None, seed: int, world: World
+) -> tuple[Exchange, Clusters, Schedule]:
+    """The shard of this rank in run order, its batches, and those of all ranks."""
+    shard = shard_of(method, graph, parts, seed, world)
+    clusters = local_clusters(method, shard, rank_seed(seed, world.rank))
+    shard = shard.permute(clusters.order)
+    part_ids = shard.parts[torch.tensor(clusters.offsets[:-1])]
+    return Exchange(world, shard, world.device), clusters, Schedule(world, clusters, part_ids, seed)
+
+
+def shard_of(method: Method, graph: Graph | Shard, parts: Tensor | None, seed: int, world: World) -> Shard:
+    """What this rank holds; a graph in memory is cut, and every rank computes the same partition."""
+    if isinstance(graph, Shard):
+        if (graph.rank, graph.ranks) != (world.rank, world.ranks):
+            raise ConfigError(
+                f"expected the shard of rank {world.rank} of {world.ranks} (got that of rank {graph.rank} of "
+                f"{graph.ranks}): every rank loads its own, made for this number of ranks"
+            )
+        return graph
+    if parts is None and isinstance(method, ClusterMethod):
+        parts = method.parts_of(graph, seed)
+    elif parts is None:
+        parts = partition(graph, world.ranks, seed=seed)
+    shard = Shard.cut(graph, parts, group_parts(graph, parts, world.ranks), world.rank, world.ranks)
+    whole = torch.tensor([int(shard.checksum[:12], 16), int((parts * torch.arange(parts.numel())).sum())])
+    both = torch.cat([whole, -whole]).to(world.device)
+    if not torch.equal(world.max(both.clone()), both):
+        raise ConfigError(
+            f"expected the same graph and parts on every rank (got others on rank {world.rank}): pass the same files "
+            "and seed"
+        )
+    return shard
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """The seed of a rank; rank 0 has that of the run, as one process would."""
+    return seed if rank == 0 else derive(seed, "rank", rank)
+
+
+def local_clusters(method: Method, shard: Shard, seed: int) -> Clusters:
+    """How a rank divides its own nodes into batches: ``clusters_per_batch`` of its own parts, or all of them."""
+    parts = shard.parts[: shard.num_owned].unique(return_inverse=True)[1]
+    if not isinstance(method, ClusterMethod):
+        return method.clusters(shard.graph, parts, seed)
+    per_batch, num_parts = method.clusters_per_batch, int(parts.max()) + 1
+    local = replace(method, num_parts=None, clusters_per_batch=per_batch and min(per_batch, num_parts))
+    return local.clusters(shard.graph, parts, seed)
+
+
+def local_matrices(model: Model, shard: Shard, dtype: torch.dtype) -> tuple[list[CSR], tuple[int, ...]]:
+    """The matrices of the local nodes, normalised as on the whole graph, and which of them each layer reads."""
+    found, kinds = model.matrices(shard.completed(), dtype)
+    n, weights = shard.num_local, shard.graph.edge_weight
+
+    def cut(matrix: CSR) -> CSR:
+        rows = matrix.leading(n)
+        inside = rows.filtered(rows.indices < n)
+        data = None if weights is None or inside.edge_data is None else inside.edge_data.to(weights.dtype)
+        return CSR(inside.indptr, inside.indices, inside.values, n, matrix.symmetric, edge_data=data)
+
+    return [cut(matrix) for matrix in found], kinds
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The batch of one rank in one step; ``parts`` are those of the whole graph, none where the rank has no batch."""
+
+    slot: int
+    parts: tuple[int, ...]
+
+
+class Schedule:
+    """The batches of all ranks, which follow from their seeds and numbers of parts.
+
+    Args:
+        clusters: those of this rank.
+        part_ids: the parts of this rank in run order, in the numbering of the whole graph.
+        seed: of the run.
+    """
+
+    def __init__(self, world: World, clusters: Clusters, part_ids: Tensor, seed: int) -> None:
+        facts = torch.tensor([clusters.num_parts, clusters.per_batch])
+        self.parts = [ids.tolist() for ids in world.gather(part_ids.to(world.device))]
+        self._clusters = [
+            Clusters(facts[:0], tuple(range(int(count) + 1)), int(c), clusters.redraw, rank_seed(seed, rank))
+            for rank, (count, c) in enumerate(world.gather(facts.to(world.device)))
+        ]
+        self.num_batches = [each.num_batches for each in self._clusters]
+        self.steps = max(self.num_batches)
+        """Steps in an epoch: the largest number of batches of a rank."""
+        self._epoch = lru_cache(maxsize=2)(self._turns)
+
+    def turns(self, epoch: int, step: int) -> list[Turn]:
+        """The batches of all ranks in a step."""
+        return [turns[step] if step < len(turns) else Turn(0, ()) for turns in self._epoch(epoch)]
+
+    def _turns(self, epoch: int) -> list[list[Turn]]:
+        found = []
+        for ids, clusters in zip(self.parts, self._clusters, strict=True):
+            batches = enumerate(clusters.epoch(epoch))
+            found.append(
+                [
+                    Turn(k if clusters.redraw else parts[0] // clusters.per_batch, tuple(ids[p] for p in parts))
+                    for k, parts in batches
+                ]
+            )
+        return found

@@ -1,0 +1,279 @@
+"""``sync="step"``: ranks compute their batches side by side and exchange what changed after every step.
+
+A step reads the tables as they were after the step before, on every rank. So W ranks do what one process does that
+estimates W batches from the same tables and writes all of them afterwards:
+
+    1. the rows that owners pushed after the step before arrive at their mirrors
+    2. the step is computed as on one process; mirrors are halo rows
+    3. owners start to push the core rows that others mirror, of all tables in one message
+    4. gradients, losses and small numbers are added up over the ranks in one message
+
+A method that keeps sums M = P T (CMC) needs one exchange more. The owner of a sum updates it from the differences of
+the mirrored rows that arrive, and before a step the sums of its halo are fetched from their owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lmc.engine.distributed.exchange import Arrival, Exchange, Route
+from lmc.engine.distributed.ownership import Schedule, Turn
+from lmc.errors import ConfigError, DistributedError
+from lmc.graph import CSR, Batch, spmm
+from lmc.stores import Table
+
+if TYPE_CHECKING:
+    from lmc.engine.run import Run
+
+KEPT = 1024
+"""Lists of rows, and blocks of P, that are kept for batches that come again."""
+
+Positions = dict[tuple[int, int], Tensor]
+"""Positions in the list of rows between this rank and another, by that rank and a part."""
+
+
+class StepSync:
+    """The exchange of a run after every step.
+
+    Args:
+        schedule: the batches of all ranks.
+    """
+
+    def __init__(self, run: Run, exchange: Exchange, schedule: Schedule) -> None:
+        self.exchange, self.schedule, self.world = exchange, schedule, exchange.world
+        self._run, traits = run, run.method.traits
+        self._shared = Shared(run, schedule, exchange.world.rank)
+        sums = {name for name, _, _ in traits.sums}
+        names = [name for name in run.tables if "halo" in traits.reads and name not in sums]
+        self._pushed = [(name, l) for name in names for l in run.tables[name]]
+        self._sums = [(s, rows, transposed, l) for s, rows, transposed in traits.sums for l in run.tables.get(s, {})]
+        shard = exchange.shard
+        part_of = shard.parts.to(exchange.device)
+        self._push_out = _by_part(part_of[rows] for rows in exchange.sent_to)
+        self._push_in = _by_part(part_of[rows] for rows in exchange.mirrors_of)
+        self._fetch_out, self._fetch_in = self._fetch_lists() if self._sums else ({}, {})
+        self._chosen = lru_cache(maxsize=KEPT)(self._choose)
+        self._readers = lru_cache(maxsize=KEPT)(self._block)
+        self._changed: list[tuple[int, ...]] = [()] * self.world.ranks
+        self._arriving: tuple[Arrival, list[tuple[int, ...]]] | None = None
+        self._position: tuple[int, int] | None = None
+
+    @property
+    def num_batches(self) -> int:
+        """Steps in an epoch."""
+        return self.schedule.steps
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Called before the batch of a step is given out."""
+        self._position = epoch, step
+        self.world.where = f"epoch {epoch + 1}, step {step + 1}"
+        if step == 0:
+            check_replicas(self._run.problem.model, self)
+
+    def before(self, batch: Batch) -> None:
+        """Bring the mirrors that a step on ``batch`` reads up to date."""
+        turns = self._turns(batch)
+        self.settle()
+        if self._sums:
+            route = self._route([turn.parts for turn in turns], fetch=True)
+            tables = [self._run.tables[name][l] for name, _, _, l in self._sums]
+            arrival = self.exchange.start(tables, route, self._wire)
+            for table, rows in zip(tables, arrival.finish(), strict=True):
+                table.push(arrival.mirrors, rows)
+
+    def after(self, batch: Batch, grads: list[Tensor], loss: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Start to push what the step changed; returns gradients and loss, added up over the ranks."""
+        turns, (epoch, step) = self._turns(batch), self._position or (0, 0)
+        self._changed = [_union(old, turn.parts) for old, turn in zip(self._changed, turns, strict=True)]
+        every = self.world.options.sync_every
+        if self._pushed and (epoch * self.num_batches + step + 1) % every == 0:
+            tables = [self._run.tables[name][l] for name, l in self._pushed]
+            route = self._route(self._changed)
+            self._arriving = self.exchange.start(tables, route, self._wire), self._changed
+            self._changed = [()] * self.world.ranks
+        return self._shared.reduce(self.world.sum, batch, turns, grads, loss)
+
+    def total(self, batch: Batch, grads: list[Tensor]) -> list[Tensor]:
+        """Gradients added up over the ranks; nothing else is exchanged."""
+        return self._shared.reduce(self.world.sum, None, self._turns(batch), grads, grads[0].new_zeros(()))[0]
+
+    def settle(self) -> None:
+        """Wait for the rows of the last push, and write them to their mirrors."""
+        if self._arriving is None:
+            return
+        (arrival, parts), self._arriving = self._arriving, None
+        found = dict(zip(self._pushed, arrival.finish(), strict=True))
+        for sums, rows, transposed, l in self._sums:
+            stored = self._run.tables[rows][l].pull(arrival.mirrors)
+            change = found[rows, l].to(self._run.problem.accumulate_dtype) - stored
+            self._add_to_sums(self._run.tables[sums][l], l, transposed, parts, change)
+        for (name, l), values in found.items():
+            self._run.tables[name][l].push(arrival.mirrors, values)
+
+    def refreshed(self) -> None:
+        """Drop what is pending: the tables of all ranks are filled."""
+        self.settle()
+        self._changed = [()] * self.world.ranks
+
+    @property
+    def _wire(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.world.options.wire == "bfloat16" else None
+
+    def _turns(self, batch: Batch) -> list[Turn]:
+        """The batches of all ranks in the current step."""
+        turns = None if self._position is None else self.schedule.turns(*self._position)
+        if (
+            turns is None
+            or turns[self.world.rank].slot != batch.slot
+            or batch.idle != (not turns[self.world.rank].parts)
+        ):
+            raise ConfigError(
+                "expected the batch that run.batches() gave last (got another one): in a distributed run every batch "
+                "is used before the next one is taken"
+            )
+        return turns
+
+    def _route(self, parts: Sequence[tuple[int, ...]], fetch: bool = False) -> Route:
+        """The rows that the parts of every rank push, or those that they fetch."""
+        me, exchange = self.world.rank, self.exchange
+        senders = parts if fetch else [parts[me]] * len(parts)
+        receivers = [parts[me]] * len(parts) if fetch else parts
+        send = zip(exchange.sent_to, range(len(parts)), senders, strict=True)
+        receive = zip(exchange.mirrors_of, range(len(parts)), receivers, strict=True)
+        return Route(
+            [rows[self._chosen(fetch, True, rank, of)] for rows, rank, of in send],
+            [rows[self._chosen(fetch, False, rank, of)] for rows, rank, of in receive],
+        )
+
+    def _choose(self, fetch: bool, out: bool, rank: int, parts: tuple[int, ...]) -> Tensor:
+        """Positions of the rows of several parts, each once and ascending, as both sides have them."""
+        lists = (self._fetch_out if out else self._fetch_in) if fetch else self._push_out if out else self._push_in
+        found = [lists[rank, part] for part in parts if (rank, part) in lists]
+        if not found:
+            return torch.empty(0, dtype=torch.int64, device=self.exchange.device)
+        return torch.cat(found).unique()
+
+    def _fetch_lists(self) -> tuple[Positions, Positions]:
+        """Positions of the mirrors that each of this rank's parts reads, and what other ranks' parts read here."""
+        problem, offsets, exchange = self._run.problem, self._run.clusters.offsets, self.exchange
+        device, me = exchange.device, self.world.rank
+        firsts = [int(rows[0]) if rows.numel() else 0 for rows in exchange.mirrors_of]
+        wanted: Positions = {}
+        for part, first, last in zip(self.schedule.parts[me], offsets[:-1], offsets[1:], strict=True):
+            halo = problem.halo(torch.arange(first, last, device=device))
+            for rank, (start, mirrors) in enumerate(zip(firsts, exchange.mirrors_of, strict=True)):
+                wanted[rank, part] = halo[(halo >= start) & (halo < start + mirrors.numel())] - start
+        mine = self.schedule.parts[me]
+        sizes = torch.tensor([[wanted[r, p].numel() for p in mine] for r in range(self.world.ranks)], device=device)
+        theirs = [len(parts) for parts in self.schedule.parts]
+        counts, work = self.world.exchange(sizes.flatten(), [len(mine)] * self.world.ranks, theirs)
+        self.world.wait(work)
+        each = [part.tolist() for part in counts.split(theirs)]
+        positions = torch.cat([wanted[r, p] for r in range(self.world.ranks) for p in mine])
+        found, work = self.world.exchange(positions, sizes.sum(1).tolist(), [sum(of_rank) for of_rank in each])
+        self.world.wait(work)
+        lists = found.split([size for of_rank in each for size in of_rank])
+        keys = [(rank, part) for rank, parts in enumerate(self.schedule.parts) for part in parts]
+        return dict(zip(keys, lists, strict=True)), wanted
+
+    def _add_to_sums(self, sums: Table, l: int, transposed: bool, parts: list[tuple[int, ...]], change: Tensor) -> None:
+        """sums += P change, for owned rows that read the mirrors whose rows have changed."""
+        route = self._route(parts)
+        for rank, rows in enumerate(change.split(route.receive_counts)):
+            if rows.shape[0]:
+                readers, P = self._readers(rank, parts[rank], self._run.problem.kinds[l - 1], transposed)
+                sums.add(readers, spmm(P, rows))
+
+    def _block(self, rank: int, parts: tuple[int, ...], kind: int, transposed: bool) -> tuple[Tensor, CSR]:
+        """The owned rows that read the mirrors of these parts, and the block of P, or of P^T, between the two."""
+        problem = self._run.problem
+        problem = problem.of_layer(problem.kinds.index(kind) + 1)
+        blocks, back = problem.blocks, problem.transposed
+        blocks, back = (back, blocks) if transposed else (blocks, back)
+        mirrors = self.exchange.mirrors_of[rank][self._chosen(False, False, rank, parts)]
+        readers = back.halo(mirrors)
+        readers = readers[readers < self.exchange.shard.num_owned]
+        return readers, blocks.block(readers, mirrors)
+
+
+class Shared:
+    """What all ranks have the same of: gradients, losses, running statistics and columns of small numbers, which are
+    added up in one message after a step.
+
+    A number with one column per batch that the method reads as a whole (``traits.shared_numbers``) has the columns of
+    this rank's batches first, and then those of the other ranks.
+    """
+
+    def __init__(self, run: Run, schedule: Schedule, rank: int) -> None:
+        self._run, self._rank = run, rank
+        self._buffers = [b for b in run.problem.model.buffers() if b.is_floating_point() or b.dim() == 0]
+        counts, numbers = list(schedule.num_batches), run.numbers
+        others = counts[:rank] + counts[rank + 1 :]
+        starts = [counts[rank] + sum(others[:k]) for k in range(len(others))]
+        self._first = [*starts[:rank], 0, *starts[rank:]]
+        for name in run.method.traits.shared_numbers:
+            own = numbers[name]
+            numbers[name] = torch.cat([own, own[:, :1].repeat_interleave(sum(others), 1)], 1)
+        self._names = run.method.traits.shared_numbers
+
+    def reduce(
+        self,
+        total: Callable[[Tensor], Tensor],
+        batch: Batch | None,
+        turns: list[Turn],
+        grads: list[Tensor],
+        loss: Tensor,
+    ) -> tuple[list[Tensor], Tensor]:
+        """Add up over the ranks; where ``batch`` is None, gradients and loss alone."""
+        numbers, active = self._run.numbers, [rank for rank, turn in enumerate(turns) if turn.parts]
+        here = self._rank in active
+        columns = [] if batch is None else [numbers[name][:, batch.slot] for name in self._names]
+        blocks = [column.new_zeros(len(turns), *column.shape) for column in columns]
+        buffers = [] if batch is None else [b.to(loss.dtype) * here for b in self._buffers]
+        for block, column in zip(blocks, columns, strict=True):
+            block[self._rank] = column * here
+        pieces = [*grads, loss, *blocks, *buffers]
+        flat = total(torch.cat([piece.reshape(-1).to(loss.dtype) for piece in pieces]))
+        sums = [
+            part.view_as(piece) for part, piece in zip(flat.split([p.numel() for p in pieces]), pieces, strict=True)
+        ]
+        reduced, rest = sums[: len(grads)], sums[len(grads) + 1 :]
+        for name, block in zip(self._names, rest[: len(blocks)], strict=False):
+            for rank in active:
+                numbers[name][:, self._first[rank] + turns[rank].slot] = block[rank].to(numbers[name].dtype)
+        for buffer, value in zip(self._buffers, rest[len(blocks) :], strict=False):
+            buffer.copy_(value / len(active))
+        return [g.to(p.dtype) for g, p in zip(reduced, grads, strict=True)], sums[len(grads)]
+
+
+def check_replicas(model: nn.Module, sync: StepSync) -> None:
+    """Refuse to go on where the parameters differ between the ranks."""
+    world = sync.world
+    bits = [p.detach().contiguous().view(torch.uint8).sum(dtype=torch.int64) for p in model.parameters()]
+    digest = torch.stack([k * each for k, each in enumerate(bits, 1)]).sum()
+    both = torch.stack([digest, -digest])
+    if not torch.equal(world.max(both.clone()), both):
+        raise DistributedError(
+            f"expected the same parameters on every rank (got others on rank {world.rank} in {world.where}): do not "
+            "change them on one rank alone"
+        )
+
+
+def _by_part(parts: Iterable[Tensor]) -> Positions:
+    """Positions by rank and part, from the parts of every rank's rows."""
+    found: Positions = {}
+    for rank, each in enumerate(parts):
+        order = each.sort(stable=True).indices
+        names, counts = each.unique(return_counts=True)
+        found |= {(rank, part): at for part, at in zip(names.tolist(), order.split(counts.tolist()), strict=True)}
+    return found
+
+
+def _union(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The parts of both, ascending."""
+    return tuple(sorted({*a, *b}))

@@ -1,0 +1,93 @@
+"""What ranks do in the tests; every function runs on all ranks at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, random_graph
+from lmc.engine import Distributed, Run
+from lmc.graph import Graph
+from lmc.methods import Method
+from lmc.models import Model
+
+GRAPHS = {"random": random_graph, **SPECIAL_GRAPHS, "large": lambda: random_graph(60, seed=3)}
+EVERY_MODEL = {**MODELS, **MORE_MODELS}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method on a model and a graph, with the same parts on one process and on many."""
+
+    method: Method
+    model: str = "gcn"
+    graph: str = "random"
+    parts: int = 8
+    steps: int = 5
+    options: dict[str, Any] = field(default_factory=dict)
+    sparse: bool = False
+
+    def make_graph(self) -> Graph:
+        if self.sparse:
+            return random_graph(sparse_features=True)
+        return GRAPHS[self.graph]()
+
+    def make_parts(self, graph: Graph) -> Tensor:
+        return torch.arange(graph.num_nodes) * self.parts // graph.num_nodes
+
+    def make_model(self, graph: Graph) -> Model:
+        torch.manual_seed(1)
+        return EVERY_MODEL[self.model](graph).double()
+
+    def bind(self, **options: Any) -> Run:
+        graph = self.make_graph()
+        return self.method.bind(graph, self.make_model(graph), self.make_parts(graph), device="cpu", **options)
+
+    def bind_here(self) -> Run:
+        """The run of this rank."""
+        return self.bind(distributed=Distributed(**self.options))
+
+
+def optimizer_of(run: Run) -> torch.optim.Optimizer:
+    return torch.optim.SGD(run.problem.model.parameters(), lr=0.5)
+
+
+def batches_of(run: Run, steps: int) -> Any:
+    """The first batches of a run, over several epochs."""
+    done = 0
+    while done < steps:
+        for batch in run.batches():
+            yield batch
+            done += 1
+            if done == steps:
+                return
+
+
+def state_of(run: Run) -> dict[str, Tensor]:
+    """The tables and numbers of a run, by name."""
+    return {name: table.data() for name, table in run.named_tables().items()} | run.numbers
+
+
+def train(case: Case) -> dict[str, Any]:
+    """Train some steps; what this rank saw, and where it ended."""
+    run = case.bind_here()
+    run.refresh()
+    optimizer, losses, cores = optimizer_of(run), [], []
+    for batch in batches_of(run, case.steps):
+        losses.append(float(run.step(batch, optimizer).loss))
+        cores.append(batch.n_id[: batch.num_core])
+    run.sync.settle()
+    shard = run.problem.exchange.shard
+    return {
+        "steps": run.num_batches,
+        "losses": losses,
+        "cores": cores,
+        "parameters": {name: p.detach().clone() for name, p in run.parameters.items()},
+        "tables": {name: table.data() for name, table in run.named_tables().items()},
+        "ids": shard.ids,
+        "owned": shard.num_owned,
+        "sent": run.problem.exchange.world.sent,
+    }

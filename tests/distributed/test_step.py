@@ -1,0 +1,78 @@
+"""``sync="step"``: W ranks are one process that estimates W batches from frozen tables and then writes all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jobs
+import pytest
+import torch
+from jobs import Case
+from rank_pool import Ranks
+from torch import Tensor
+
+from lmc.engine import Run
+from lmc.methods import CMC, GAS, ClusterGCN, LMC4Conv
+
+
+def one_process(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], Run]:
+    """The losses and the run of one process that sees the batches that the ranks saw."""
+    run = case.bind()
+    run.refresh()
+    row = torch.empty_like(run.clusters.order)
+    row[run.clusters.order] = torch.arange(row.numel())
+    optimizer, losses, slots = jobs.optimizer_of(run), [], {}
+    for step in range(case.steps):
+        state = jobs.state_of(run)
+        before = {name: value.clone() for name, value in state.items()}
+        after = {name: value.clone() for name, value in state.items()}
+        optimizer.zero_grad()
+        loss = 0.0
+        for rank in seen:
+            core = rank["cores"][step]
+            if not core.numel():
+                continue
+            slot = slots.setdefault(tuple(core.tolist()), len(slots))
+            loss += float(run.accumulate(run.source.make(row[core], float(rank["steps"]), slot)).loss)
+            for name, value in state.items():
+                after[name] += value - before[name]
+                value.copy_(before[name])
+        for name, value in state.items():
+            value.copy_(after[name])
+        optimizer.step()
+        losses.append(loss)
+    return losses, run
+
+
+def assert_same(case: Case, seen: list[dict[str, Any]]) -> None:
+    """The ranks went the way of one process: losses, parameters, and the tables of owned rows."""
+    losses, run = one_process(case, seen)
+    tables = {name: table.data()[run.clusters.order.argsort()] for name, table in run.named_tables().items()}
+    for rank in seen:
+        assert rank["losses"] == pytest.approx(losses, rel=1e-12, abs=1e-13)
+        for name, p in run.parameters.items():
+            assert_close(rank["parameters"][name], p.detach())
+        for name, table in rank["tables"].items():
+            owned = slice(0, rank["owned"])
+            assert_close(table[owned], tables[name][rank["ids"][owned]])
+
+
+def assert_close(a: Tensor, b: Tensor) -> None:
+    assert torch.allclose(a, b, rtol=1e-12, atol=1e-12), float((a - b).abs().max())
+
+
+CASES = {
+    "lmc": Case(LMC4Conv(clusters_per_batch=1)),
+    "lmc-two-parts": Case(LMC4Conv(clusters_per_batch=2, alpha=0.4, score="2x-x^2")),
+    "lmc-redraw": Case(LMC4Conv(clusters_per_batch=2, redraw=True)),
+    "gas": Case(GAS(clusters_per_batch=1)),
+    "cluster-gcn": Case(ClusterGCN(clusters_per_batch=1)),
+    "cmc": Case(CMC(clusters_per_batch=1)),
+    "cmc-adjoints": Case(CMC(clusters_per_batch=1, adjoints=True)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_go_the_way_of_one_process_that_writes_all_batches_after_them(name: str, ranks: Ranks) -> None:
+    case = CASES[name]
+    assert_same(case, ranks(jobs.train, case))
