@@ -10,6 +10,7 @@ PROGRAM = "python -m experiments"
 def make_app() -> typer.Typer:
     """The commands, by the names of the studies."""
     from experiments.accuracy import Accuracy
+    from experiments.choose import Choose
     from experiments.estimates import estimates
     from experiments.gradients import Gradients
     from experiments.grid import Grid
@@ -18,7 +19,9 @@ def make_app() -> typer.Typer:
     from experiments.sampling import Sampling
     from lmc.cli.study import app_of
 
-    app = app_of([Grid, Gradients, Accuracy, Recurrent, Sampling], PROGRAM, "Studies that compare training methods.")
+    app = app_of(
+        [Grid, Gradients, Accuracy, Choose, Recurrent, Sampling], PROGRAM, "Studies that compare training methods."
+    )
     app.command("estimates")(estimates)
     app.add_typer(make_paper_app(PROGRAM), name="paper")
     return app

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         train,
     )
     from lmc.data import load, save
+    from lmc.diagnostics import recommended
     from lmc.engine import Distributed
     from lmc.graph import Graph
     from lmc.heap import keep_memory
@@ -46,6 +47,7 @@ _HOMES = {
     "load": "lmc.data",
     "load_run": "lmc.train",
     "predict": "lmc.train",
+    "recommended": "lmc.diagnostics",
     "save": "lmc.data",
     "wrap": "lmc.pyg",
 }

@@ -30,7 +30,7 @@ def test_a_dry_run_says_what_lies_where_and_trains_nothing(invoke: Invoke, tmp_p
 
 
 def test_a_run_that_does_not_fit_is_refused_before_training(invoke: Invoke, tmp_path: Path) -> None:
-    code, said = invoke("train", *SMALL, "--clusters", "4", "--memory", "2MB")
+    code, said = invoke("train", *SMALL, "--method", "cmc", "--clusters", "4", "--memory", "2MB")
     assert code == 2
     assert "expected a run within 2.0 MB (got a plan of" in said
     assert "--history disk" in said
@@ -58,7 +58,7 @@ def test_clusters_auto_takes_what_fits(invoke: Invoke, tmp_path: Path) -> None:
 
 
 def test_everything_on_disk_trains_and_says_so(invoke: Invoke, tmp_path: Path) -> None:
-    base = ("train", *SMALL, "--clusters", "2", "--epochs", "3", "--seed", "2")
+    base = ("train", *SMALL, "--method", "cmc", "--clusters", "2", "--epochs", "3", "--seed", "2")
     away = ("--history", f"disk:{tmp_path / 'there'}", "--features", "disk", "--rebuild-batches")
     assert invoke(*base, "--run-dir", "here")[0] == 0
     code, said = invoke(*base, *away, "--run-dir", "away")

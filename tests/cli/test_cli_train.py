@@ -24,8 +24,19 @@ Invoke = Callable[..., tuple[int, str]]
 SMALL = ("tiny-like", "--scale", "0.2", "--model", "gcn:hidden=8", "--parts", "4", "--clusters", "2")
 
 
+def test_without_a_method_the_recommended_one_is_used_and_the_reason_shown(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL[:-4], "--epochs", "1", "--run-dir", "a")
+    assert code == 0, said
+    assert "Full batch (GD) (recommended: the full batch fits" in said
+    code, said = invoke("train", *SMALL[:-1], "3", "--epochs", "1", "--run-dir", "b", "--method", "auto:drop_edge=0.2")
+    assert code == 0, said
+    assert "(recommended: " in said
+    assert "of the edges left out" in said
+    assert "recommended" not in invoke("train", *SMALL, "--method", "gas", "--epochs", "1")[1]
+
+
 def test_train_writes_a_run_and_says_what_came_of_it(invoke: Invoke, tmp_path: Path) -> None:
-    code, said = invoke("train", *SMALL, "--epochs", "3", "--seed", "1")
+    code, said = invoke("train", *SMALL, "--method", "cmc", "--epochs", "3", "--seed", "1")
     assert code == 0
     for fact in ("300 nodes", "CMC", "4 parts, 2 a batch", "edges inside parts", "complete", "parameters"):
         assert fact in said

@@ -11,7 +11,6 @@ from lmc.cli.spec import (
     parse_method,
     parse_methods,
     parse_model,
-    replace_auto,
 )
 from lmc.errors import ConfigError
 from lmc.grammar import split_spec, summary_of
@@ -29,7 +28,7 @@ from lmc.methods import (
     LMC4Rec,
     ShaDow,
 )
-from lmc.models import APPNP, GAT, GCN, GCNII, MODELS, RecGCN
+from lmc.models import APPNP, GAT, GCN, GCNII, MODELS
 
 
 def test_methods_with_options_of_their_own() -> None:
@@ -150,13 +149,6 @@ def test_options_reach_their_model() -> None:
 def test_unreadable_models_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_model(text, random_graph(), seed=0)
-
-
-def test_auto_is_the_method_that_suits_the_model() -> None:
-    assert replace_auto("auto", GCN(3, 4, 2)) == "cmc"
-    assert replace_auto("auto:drop_edge=0.2", GAT(3, 4, 2)) == "lmc:drop_edge=0.2"
-    assert replace_auto("auto", RecGCN(3, 4, 2)) == "lmc4rec"
-    assert replace_auto("gas", RecGCN(3, 4, 2)) == "gas"
 
 
 def test_a_spec_is_split_as_it_is_written() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 import lmc.data
+from lmc.data import lookalikes, registry
 from lmc.data.lookalikes import LOOKALIKES
 from lmc.data.registry import REAL
 from lmc.errors import LmcError
@@ -185,3 +188,25 @@ def test_neighbours_are_more_informative_than_the_node(small: dict[str, Graph], 
     P = gcn_norm(g.adj)
     alone, together = _ridge_accuracy(g, g.x), _ridge_accuracy(g, spmm(P, spmm(P, g.x)))
     assert alone + 0.1 < together < 0.95
+
+
+def test_a_large_lookalike_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    drawn = lmc.load("tiny-like")
+    assert not list(tmp_path.rglob("*.npz")), "a small one is not kept"
+    monkeypatch.setattr(registry, "KEPT_ENTRIES", 12_000)
+    assert lmc.load("tiny-like").checksum == drawn.checksum
+    lmc.load("tiny-like", seed=1)
+    lmc.load("tiny-like@1.5")
+    assert len(list(tmp_path.rglob("*.npz"))) == 3
+    assert lmc.load("tiny-like@0.9").num_nodes == 1350, "smaller: it is not kept"
+    monkeypatch.setattr(lookalikes, "make", lambda *_, **__: pytest.fail("drawn again"))
+    again = lmc.load("tiny-like")
+    assert (again.checksum, again.name, repr(again)) == (drawn.checksum, drawn.name, repr(drawn))
+    assert lmc.load("tiny-like@1.5").name == "tiny-like@1.5"
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(registry, "KEPT_ENTRIES", 12_000)
+    for file in tmp_path.rglob("*.npz"):
+        file.write_bytes(file.read_bytes()[:1000])
+    assert lmc.load("tiny-like").checksum == drawn.checksum, "a damaged file is drawn again"

@@ -12,7 +12,6 @@ import torch
 from helpers import CONVOLUTIONAL, PARTS, full_gradient, hand_graph, make, model_for, random_graph, sweep, worst_error
 from lmc.errors import ConfigError, LmcError
 from lmc.methods import (
-    CMC,
     GAS,
     LADIES,
     METHODS,
@@ -24,12 +23,10 @@ from lmc.methods import (
     GraphSAGE,
     GraphSAINT,
     LMC4Conv,
-    LMC4Rec,
     Method,
     ShaDow,
-    recommended,
 )
-from lmc.models import GAT, GCN, GCNII, Model, RecGCN
+from lmc.models import GCN, GCNII, Model
 from lmc.stores import Placement
 
 BAD: list[tuple[type[Method], dict[str, Any], str]] = [
@@ -79,12 +76,6 @@ def test_an_unknown_partitioner_is_refused() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         LMC4Conv().alpha = 0.9  # type: ignore[misc]
-
-
-def test_the_recommended_method_trains_the_model() -> None:
-    assert recommended(GCN(4, 4, 2)) is CMC
-    assert recommended(GAT(4, 4, 2)) is LMC4Conv
-    assert recommended(RecGCN(4, 4, 2)) is LMC4Rec
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -193,8 +193,7 @@ class Train(Training):
         str,
         _method(
             "A name and its options, e.g. lmc:alpha=0.4:score=x; `lmc methods` lists the names, `lmc methods lmc` the "
-            "options of one. auto: cmc, or lmc where the model's aggregation is not linear, or lmc4rec for a fixed "
-            "point."
+            "options of one. auto: the one that lmc.recommended chooses, which is shown with the reason."
         ),
     ] = "auto"
     metrics: Annotated[

@@ -22,7 +22,7 @@ from lmc.errors import ConfigError
 from lmc.grammar import Option, help_of, named, options_of, read_options, split_spec
 from lmc.graph import Graph
 from lmc.losses import LOSSES, RowLoss
-from lmc.methods import METHODS, DropEdge, Method, recommended
+from lmc.methods import METHODS, DropEdge, Method
 from lmc.models import MODELS, Model
 
 AUTO = "auto"
@@ -90,15 +90,6 @@ def parse_loss(text: str) -> RowLoss:
     options = options_of(cls, {f.name: f.default for f in dataclasses.fields(cls) if f.init}, [cls])
     given: Any = read_options("loss", name, written, options, text)
     return cls(**given)
-
-
-def replace_auto(text: str, model: Model) -> str:
-    """The spec, with the method that suits ``model`` in the place of "auto"; its options stay."""
-    name, colon, options = text.partition(":")
-    if name.strip() != AUTO:
-        return text
-    suited = recommended(model)
-    return next(known for known, cls in METHODS.items() if cls is suited) + colon + options
 
 
 def method_options(name: str) -> list[Option]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,7 +18,8 @@ from rich.table import Column, Table
 from lmc.bench.about import about, with_memory, write_about
 from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds, size
 from lmc.cli.options import Compare, Train
-from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model, replace_auto
+from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model
+from lmc.diagnostics.choice import certainly_fits, recommended
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.engine import Run
 from lmc.errors import ConfigError
@@ -54,7 +56,7 @@ def train_command(options: Train) -> None:
     graph = options.load()
     spent = {"load": time.perf_counter() - started}
     model = parse_model(options.model, graph, options.seed)
-    spec = replace_auto(options.method, model)
+    spec, reason = suited(options, model, graph, placement)
     method = _method(spec, shared)
     parts, spent["partition"], cached = divided(method, graph, options.seed)
     method, found = planned(out, graph, model, method, placement, options, parts)
@@ -67,7 +69,9 @@ def train_command(options: Train) -> None:
         del graph  # the run has a copy in another order, which may be kept on another tier
         run_dir = run_folder(options, name)
         callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard else []
-        out.print(facts([*run_facts(run), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
+        lines = dict(run_facts(run))
+        lines["method"] += reason
+        out.print(facts([*lines.items(), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
         if options.resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with stop_on_interrupt() as stop:
@@ -103,6 +107,21 @@ def run_folder(options: Train | Compare, name: str) -> Path:
     root, name = Path("runs"), file_name(options.name or name)
     latest = latest_folder(root, name) if options.resume or options.overwrite else None
     return latest or new_folder(root, name)
+
+
+def suited(options: Train, model: Model, graph: Graph, placement: Placement) -> tuple[str, str]:
+    """The spec of ``--method``, with the recommended method in the place of "auto", and the reason for it; its options
+    stay."""
+    name, colon, written = options.method.partition(":")
+    if name.strip() != AUTO:
+        return options.method, ""
+    shared: dict[str, Any] = options.shared()
+    partition = shared["partition"] or ("metis" if options.clusters == AUTO else None)
+    found = recommended(
+        model, graph, placement, num_parts=shared["parts"], clusters_per_batch=shared["clusters"], partition=partition,
+        seed=options.seed, memory=parse_memory(options.memory) if options.memory else None,
+    )  # fmt: skip
+    return found.method.traits.name + colon + written, f" (recommended: {found.reason})"
 
 
 def _method(spec: str, shared: Mapping[str, int | str | None]) -> Method:
@@ -213,7 +232,7 @@ def planned(
     if limit is None and device.type == "cuda":
         limit = free_memory(device)
     wanted = options.dry_run or largest or options.memory is not None
-    if not wanted and (limit is None or not isinstance(method, ClusterMethod) or _easy(graph, model, limit)):
+    if not wanted and (limit is None or not isinstance(method, ClusterMethod) or certainly_fits(graph, model, limit)):
         return method, None
     division = divide(graph, method, options.seed, parts)
     if largest:
@@ -303,10 +322,3 @@ def _refusal(
             else f"{' '.join(better.options)} would take {size(better.plan.device)}"
         )
     return ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
-
-
-def _easy(graph: Graph, model: Model, limit: int) -> bool:
-    """Whether the tensors that are certainly kept on a GPU take so small a share of it that no plan is needed."""
-    item = next(model.parameters()).element_size()
-    rows = graph.num_nodes * (2 * graph.num_features + 4 * sum(model.widths)) * item
-    return rows + graph.adj.nnz * 24 < 0.3 * limit

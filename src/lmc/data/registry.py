@@ -6,8 +6,9 @@ import difflib
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from lmc.files import user_cache
 from lmc.graph import CSR, Graph
 
 FORMAT = 1
-"""The version of parsed sets in the cache: those of another one are parsed again."""
+"""The version of parsed sets and lookalikes in the cache: those of another one are made again."""
+KEPT_ENTRIES = 10**7
+"""Entries of the adjacency from which on a lookalike is kept in the cache; drawing so many takes about 6 s."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def load(
         name, suffix = lookalike
         if scale is not None and suffix is not None and scale != suffix:
             raise DataError(f"expected one scale (got {source!r} and scale={scale:g}): drop one")
-        return lookalikes.make(name, seed=seed, scale=next((s for s in (scale, suffix) if s is not None), 1.0))
+        return _drawn(name, seed, next((s for s in (scale, suffix) if s is not None), 1.0))
     if scale is not None:
         what = source if isinstance(source, str | os.PathLike) else type(source).__name__
         raise DataError(f"expected a scale for lookalikes only (got scale={scale:g} for {what}): drop it")
@@ -119,19 +122,41 @@ def _parsed(entry: Named, folder: Path) -> Graph:
     form = next(form for form in entry.raw if form.files[0] in raw.locate(form, folder))
     found = [(name, path.stat()) for name, path in raw.locate(form, folder).items()]
     key = repr((FORMAT, entry, [(name, at.st_size, at.st_mtime_ns) for name, at in found]))
-    path = cache_dir() / "parsed" / entry.name / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    place = cache_dir() / "parsed" / entry.name
+
+    def parse() -> Graph:
+        for old in place.glob("*.npz"):  # of other files, or damaged
+            old.unlink(missing_ok=True)
+        return preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
+
+    return _kept(place, key, entry.name, "parsed", parse, lambda graph, path: _checked(graph, entry, path))
+
+
+def _drawn(name: str, seed: int, scale: float) -> Graph:
+    """A lookalike. A large one is drawn once: the result is kept in the user's cache."""
+    spec, label = LOOKALIKES[name], name if scale == 1.0 else f"{name}@{scale:g}"
+    draw = partial(lookalikes.make, name, seed=seed, scale=scale)
+    if spec.multi_label or not 2 * spec.edges * scale >= KEPT_ENTRIES or scale > lookalikes.LARGEST:
+        return draw()
+    return _kept(cache_dir() / "lookalikes", repr((FORMAT, name, spec, seed, scale)), label, "drawn", draw)
+
+
+def _kept(
+    place: Path, key: str, name: str, made: str, make: Callable[[], Graph],
+    check: Callable[[Graph, Path], Graph] = lambda graph, _: graph,
+) -> Graph:  # fmt: skip
+    """The undirected graph that is stored under ``key`` in a folder; it is made and stored where it is not there."""
+    path = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         try:
-            return _checked(npz.restore(path, entry.name), entry, path)
+            return check(npz.restore(path, name), path)
         except LmcError:
-            path.unlink(missing_ok=True)  # damaged: parse again
-    graph = preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
+            path.unlink(missing_ok=True)  # damaged: make it again
+    graph = make()
     try:
         npz.write(graph, path)
-        for old in set(path.parent.glob("*.npz")) - {path}:
-            old.unlink(missing_ok=True)
     except OSError as error:
-        warnings.warn(f"{entry.name} is parsed again at every load: {path} cannot be written ({error})", stacklevel=2)
+        warnings.warn(f"{name} is {made} again at every load: {path} cannot be written ({error})", stacklevel=2)
     return graph
 
 

@@ -1,5 +1,6 @@
 """Comparison with exact values: gradient error, staleness, messages kept; memory and its prediction."""
 
+from lmc.diagnostics.choice import Facts, Recommendation, choose, recommended
 from lmc.diagnostics.errors import (
     BiasVariance,
     EstimatedErrors,

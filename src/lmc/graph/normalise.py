@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,8 +41,12 @@ def with_self_loops(adj: CSR) -> CSR:
         nodes = loops[rows]
         counts = adj.indptr[rows.start : rows.stop + 1].diff()
         row = nodes.repeat_interleave(counts, output_size=entries.stop - entries.start)
-        key, order = torch.cat([row * n + adj.indices[entries], nodes * n + nodes]).sort()
+        keys = torch.cat([row * n + adj.indices[entries], nodes * n + nodes])
         chunk = slice(entries.start + rows.start, entries.stop + rows.stop)
+        if values is None and data is None and keys.device.type == "cpu":
+            indices[chunk] = torch.from_numpy(np.sort(keys.numpy())) % n  # 3 times as fast as torch
+            continue
+        key, order = keys.sort()
         indices[chunk] = key % n
         for source, target, of_loop in ((adj.values, values, 1), (adj.edge_data, data, 0)):
             if source is not None and target is not None:

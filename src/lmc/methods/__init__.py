@@ -21,8 +21,6 @@ from lmc.methods.shadow import ShaDow
 from lmc.methods.sign import SIGN
 from lmc.methods.sse import SSE
 from lmc.methods.vr_gcn import VRGCN
-from lmc.models import Model
-from lmc.models import sign as sign_model
 
 METHODS: dict[str, type[Method]] = {
     cls.traits.name: cls
@@ -50,12 +48,3 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 """Every method by its short name, as the command line spells it; DropEdge wraps any of them."""
-
-
-def recommended(model: Model) -> type[Method]:
-    """The method to train a model with, where nothing speaks for another one."""
-    if isinstance(model, sign_model.SIGN):
-        return SIGN
-    if model.recurrent:
-        return LMC4Rec
-    return CMC if model.linear else LMC4Conv

@@ -1,0 +1,280 @@
+"""Whether the recommended method is the fastest: seconds to the full batch's accuracy over a grid of settings."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+from matplotlib.figure import Figure
+
+import lmc.data
+from experiments.gradients import configs_of
+from experiments.study import Rates, Seeds, Testbed, parse_norm
+from lmc.bench.epoch import WHOLE, free, wait
+from lmc.cli.console import TextTable, ratio
+from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
+from lmc.cli.study import DataDir, Hidden, Layers, Methods, Study
+from lmc.diagnostics import Facts, choose, recommended
+from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, SMALL_STEP
+from lmc.engine import Run
+from lmc.errors import ConfigError
+from lmc.graph import Graph
+from lmc.methods import FullBatch
+from lmc.report.looks import new_figure
+from lmc.train import adam, train_epoch
+from lmc.train.evaluate import evaluate_problem
+
+FULL = "full"
+CAPTION = (
+    "seconds of the first filling of histories and of all training steps, sweeps and first visits included, until the "
+    "test accuracy is that of the full batch at its best rate minus {within:g} points; on a CPU the processor time of "
+    "the process; every method at its best rate; mean over seeds; ratio: the recommended method over the fastest"
+)
+
+
+@dataclass(frozen=True)
+class ChooseCell:
+    """One training. ``config`` is parts/clusters, or "-" for the full batch; ``norm`` is, for example, "layer:0.5"."""
+
+    dataset: str
+    config: str
+    norm: str
+    seed: int
+    method: str
+    lr: float
+
+
+@dataclass(frozen=True)
+class ChooseRecord(ChooseCell):
+    """One training, which ends when it reaches the accuracy of the full batch.
+
+    Args:
+        seconds: after every evaluation; with the first filling of histories, without evaluations.
+        val, test: accuracies.
+        setup: seconds of partitioning and binding, which ``seconds`` does not contain.
+        step, fits, rows_per_column, halo: what the recommendation depends on (:class:`lmc.diagnostics.Facts`); None
+            for the full batch.
+    """
+
+    seconds: list[float]
+    val: list[float]
+    test: list[float]
+    setup: float
+    step: float | None = None
+    fits: bool | None = None
+    rows_per_column: float | None = None
+    halo: float | None = None
+
+    @property
+    def chosen(self) -> float:
+        """Test accuracy at the best validation accuracy."""
+        return self.test[max(range(len(self.val)), key=self.val.__getitem__)]
+
+    def reaches(self, target: float) -> float | None:
+        """Seconds until the test accuracy first reaches the target."""
+        return next((s for s, t in zip(self.seconds, self.test, strict=True) if t >= target), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choose(Study[ChooseCell, ChooseRecord]):
+    """Compare the recommended method with the fastest one, setting by setting. One folder holds one device."""
+
+    name, cell, record = "choose", ChooseCell, ChooseRecord
+    shared = ("layers", "hidden", "epochs", "full_epochs", "within")
+
+    datasets: Annotated[str, typer.Argument(help="Names or paths, comma-separated.")] = (
+        "arxiv-like,flickr-like,reddit-like,products-like@0.1"
+    )
+    configs: Annotated[
+        str, typer.Option(help="parts/clusters, comma-separated; name=parts/clusters starts those of one graph.")
+    ] = "arxiv-like=80/10,80/4,flickr-like=24/6,reddit-like=200/20,products-like@0.1=150/15,150/4"
+    norms: Annotated[str, typer.Option(help="none, layer or batch, with a dropout, comma-separated.")] = (
+        "layer:0.5,batch:0.5"
+    )
+    lrs: Rates = "1e-3,3e-3,1e-2"
+    methods: Methods = "gas,lmc,cmc,imc"
+    epochs: Annotated[int, typer.Option(help="At most so many epochs of a method with parts.")] = 40
+    full_epochs: Annotated[int, typer.Option(help="Epochs of the full batch, which makes one step in each.")] = 400
+    within: Annotated[float, typer.Option(help="Percentage points that may be missing to the full batch.")] = 0.1
+    layers: Layers = 3
+    hidden: Hidden = 256
+    seeds: Seeds = 1
+    data_dir: DataDir = None
+
+    def cells(self) -> list[ChooseCell]:
+        """All cells, setting by setting; the full batch, which gives the target, comes first on every graph."""
+        if at_least_one("--full-epochs", self.full_epochs) % at_least_one("--epochs", self.epochs):
+            raise ConfigError(
+                f"expected --full-epochs as a multiple of --epochs (got {self.full_epochs}, {self.epochs}): change one"
+            )
+        lrs, norms = parse_numbers(self.lrs, "--lrs"), parse_list(self.norms, "--norms", str)
+        for norm in norms:
+            parse_norm(norm)
+        configs = configs_of(self.configs, parse_list(self.datasets, "DATASETS", str))
+        return [
+            ChooseCell(dataset, config, norm, seed, label, lr)
+            for seed in range(at_least_one("--seeds", self.seeds))
+            for dataset, of_graph in configs.items()
+            for norm in norms
+            for config in (WHOLE, *of_graph)
+            for label in ([FULL] if config == WHOLE else methods_in(config, self.methods))
+            for lr in lrs
+        ]
+
+    def subject(self) -> str:
+        return f"{self.datasets}-{self.on.type}"
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        """The graphs by name."""
+        names = parse_list(self.datasets, "DATASETS", str)
+        return {name: lmc.data.load(name, data_dir=self.data_dir) for name in names}
+
+    @cached_property
+    def testbeds(self) -> dict[str, Testbed]:
+        """Where the methods are bound, by graph."""
+        return {name: Testbed(graph, self.on, self.hidden, self.layers) for name, graph in self.graphs.items()}
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
+
+    def facts(self) -> list[tuple[str, str]]:
+        graphs = [("graph", repr(graph)) for graph in self.graphs.values()]
+        return [*graphs, ("model", f"GCN, {self.layers} layers of {self.hidden}")]
+
+    def measure(self, cell: ChooseCell) -> list[ChooseRecord]:
+        whole = cell.config == WHOLE
+        method = FullBatch() if whole else methods_in(cell.config, self.methods)[cell.method]
+        target = None if whole else self.targets(self._read()).get((cell.dataset, cell.norm, cell.seed))
+        run = self.testbeds[cell.dataset].bind(method, cell.seed, *parse_norm(cell.norm))
+        epochs, every = (self.full_epochs, self.full_epochs // self.epochs) if whole else (self.epochs, 1)
+        seconds, scores = [], []
+        optimizer, spent = adam(run.problem.model, cell.lr), 0.0
+        now = time.process_time if self.on.type == "cpu" else time.perf_counter
+        for epoch in range(epochs):
+            started = now()
+            if epoch == 0:
+                run.refresh()
+            train_epoch(run, optimizer, epoch=epoch)
+            wait(self.on)
+            spent += now() - started
+            if (epoch + 1) % every == 0:
+                seconds.append(spent)
+                scores.append(evaluate_problem(run.problem))
+                if target is not None and scores[-1]["test"] >= target:
+                    break
+        facts = {} if whole else self.facts_of(cell, run)
+        record = ChooseRecord(
+            **asdict(cell), seconds=seconds, val=[s["val"] for s in scores], test=[s["test"] for s in scores],
+            setup=sum(run.setup_seconds.values()), **facts,
+        )  # fmt: skip
+        del run
+        free(self.on)
+        return [record]
+
+    def facts_of(self, cell: ChooseCell, run: Run) -> dict[str, Any]:
+        """What the recommendation depends on, with the full batch among the candidates."""
+        given = run.problem.model, self.graphs[cell.dataset], run.problem.placement
+        parts, clusters = division(cell.config).values()
+        found = recommended(*given, num_parts=parts, clusters_per_batch=clusters).facts
+        fits = recommended(*given).facts.fits
+        return {"step": found.step, "fits": fits, "rows_per_column": found.rows_per_column, "halo": found.halo}
+
+    def targets(self, records: Sequence[ChooseRecord]) -> dict[tuple[str, str, int], float]:
+        """The accuracy to reach by graph, norm and seed, where every rate of the full batch is trained."""
+        found: dict[tuple[str, str, int], list[ChooseRecord]] = {}
+        for r in records:
+            if r.method == FULL:
+                found.setdefault((r.dataset, r.norm, r.seed), []).append(r)
+        rates = len(parse_numbers(self.lrs, "--lrs"))
+        return {
+            key: max(r.chosen for r in those) - self.within / 100 for key, those in found.items() if len(those) == rates
+        }
+
+    def describe(self, record: ChooseRecord) -> str:
+        r = record
+        setting = f"seed {r.seed}, {r.dataset} {r.config}, {r.norm}, {r.method}, lr {r.lr:g}"
+        return f"{setting}: {100 * max(r.test):.2f} % in {r.seconds[-1]:.2f} s"
+
+    def tables(self, records: Sequence[ChooseRecord]) -> list[TextTable]:
+        targets = self.targets(records)
+        rows, ratios = [], []
+        for (dataset, config, norm), facts in settings_of(records, self.saved()["device"]).items():
+            those = [r for r in records if (r.dataset, r.norm) == (dataset, norm) and r.config in (config, WHOLE)]
+            times = seconds_of(those, targets)
+            if not times:
+                continue
+            fastest, chosen = min(times, key=times.__getitem__), choose(facts)[0].traits.name
+            over = times[chosen] / times[fastest] if chosen in times else None
+            ratios.append(over)
+            each = [f"{label} {seconds:.3f}" for label, seconds in sorted(times.items(), key=lambda item: item[1])]
+            reached = f"{times[chosen]:.3f}" if chosen in times else "never"
+            rows.append(
+                [dataset, config, norm, fastest, f"{times[fastest]:.3f}", chosen, reached, ratio(over), ", ".join(each)]
+            )
+        if not rows:
+            return []
+        within = sum(over is not None and over <= 1.1 for over in ratios)
+        headers = ["graph", "parts/clusters", "norm", "fastest", "s", "recommended", "s", "ratio", "all that arrive"]
+        caption = f"{within} of {len(rows)} settings within 1.1; " + CAPTION.format(within=self.within)
+        return [TextTable(headers, rows, caption, named=3)]
+
+    def figure(self, records: Sequence[ChooseRecord]) -> Figure:
+        """The rule that the table tests."""
+        return decision_figure()
+
+
+def settings_of(records: Sequence[ChooseRecord], on: str) -> dict[tuple[str, str, str], Facts]:
+    """The settings of the grid and what is known of each; the model is a GCN."""
+    return {
+        (r.dataset, r.config, r.norm): Facts("layered", True, on, r.step, bool(r.fits), r.rows_per_column, halo=r.halo)
+        for r in records
+        if r.step is not None and r.rows_per_column is not None
+    }
+
+
+def seconds_of(records: Sequence[ChooseRecord], targets: Mapping[tuple[str, str, int], float]) -> dict[str, float]:
+    """Mean seconds to the target over seeds, by method, at its best rate; without methods that miss it on a seed."""
+    found: dict[str, dict[float, list[float | None]]] = {}
+    for r in records:
+        target = targets.get((r.dataset, r.norm, r.seed))
+        if target is not None:
+            found.setdefault(r.method, {}).setdefault(r.lr, []).append(r.reaches(target))
+    arrived = {
+        label: [fmean(s for s in each if s is not None) for each in rates.values() if None not in each]
+        for label, rates in found.items()
+    }
+    return {label: min(means) for label, means in arrived.items() if means}
+
+
+def decision_figure() -> Figure:
+    """The rule as a chart: a question in every box, the method that is recommended at its right."""
+    figure = new_figure(8.6, 4.6, "which method?")
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    cpu, gpu = SMALL_STEP["cpu"], SMALL_STEP["cuda"]
+    questions = [
+        ("model aggregates before training?", "SIGN"),
+        ("model is a fixed point?", "LMC4Rec"),
+        (f"full batch fits, and its step has at most\n{cpu:.0e} (CPU), {gpu:.0e} (GPU) multiply-adds?", "FullBatch"),
+        ("aggregation not linear (attention)?", "GAS"),
+        (f"at least {ROWS_PER_COLUMN} core rows for each column?", "IMC"),
+        (f"halo at least {LARGE_HALO:g} times the core?", "CMC"),
+    ]
+    box: dict[str, Any] = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": "#4d4d4d"}
+    arrow: dict[str, Any] = {"arrowstyle": "->", "color": "#4d4d4d"}
+    step = 1 / len(questions)
+    for k, (question, method) in enumerate(questions):
+        at, below = 1 - k * step, 1 - (k + 1) * step
+        axes.annotate("", (0.32, below + 0.05), (0.32, at - 0.05), arrowprops=arrow)
+        axes.annotate("", (0.78, at), (0.58, at), arrowprops=arrow)
+        axes.text(0.33, (at + below) / 2, "no", fontsize=8, va="center")
+        axes.text(0.7, at + 0.015, "yes", fontsize=8)
+        axes.text(0.32, at, question, ha="center", va="center", fontsize=9, bbox=box)
+        axes.text(0.8, at, method, va="center", fontsize=10, fontweight="bold")
+    axes.text(0.32, 0.0, "GAS", ha="center", va="center", fontsize=10, fontweight="bold")
+    axes.set(xlim=(0, 1), ylim=(-0.05, 1.08))
+    return figure

@@ -1,0 +1,137 @@
+"""Which method to train with: one rule over a few facts of the model, the graph and the device.
+
+The thresholds are measured (docs/which-method.md). ``python -m experiments choose`` repeats the measurement: for every
+setting of a grid it compares the recommended method with the fastest one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from lmc.diagnostics.plan import USABLE, divide, plan
+from lmc.diagnostics.probe import batch_sizes
+from lmc.engine.kinds import kind_of
+from lmc.errors import typed
+from lmc.graph import CSR, Graph
+from lmc.methods import CMC, GAS, IMC, SIGN, ClusterMethod, FullBatch, LMC4Rec, Method
+from lmc.models import Model
+from lmc.models import sign as sign_model
+from lmc.stores import Placement, free_memory
+
+SMALL_STEP = {"cpu": 2e6, "cuda": 2e8}
+"""Multiply-adds of a full-batch step, by device, up to which its time is mostly that of starting operations. A step on
+a part then takes as long, and the exact gradient of the full batch is free."""
+ROWS_PER_COLUMN = 48
+"""Core rows of a batch, over the width of the rows, from which on the map of IMC is well fitted: its bias is below a
+third of LMC4Conv's with 69 or more, and above with 31 or fewer (dblp, pubmed, cora)."""
+LARGE_HALO = 4.0
+"""Halo rows of a batch, over its core rows, from which on dropping their adjoints costs GAS more epochs than CMC's
+second pass over them costs time."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the choice depends on.
+
+    Args:
+        kind: "layered", "recurrent" or "sign".
+        linear: whether aggregation is linear, so that IMC and CMC train the model.
+        on: the type of the training device.
+        step: multiply-adds of the sparse products of a full-batch step.
+        fits: whether a full-batch step fits into the memory of the device, and no parts are asked for.
+        rows_per_column: core rows of a batch over the width of the hidden rows.
+        sparse_sum: whether IMC would have to store the aggregated sparse features, which it refuses.
+        halo: halo rows over core rows of a batch; None where the choice does not need it.
+    """
+
+    kind: str
+    linear: bool
+    on: str
+    step: float
+    fits: bool
+    rows_per_column: float
+    sparse_sum: bool = False
+    halo: float | None = None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A method, and in one line why it is the one."""
+
+    method: Method
+    reason: str
+    facts: Facts
+
+
+def choose(facts: Facts) -> tuple[type[Method], str]:
+    """The rule: the class of a method, and the reason."""
+    if facts.kind == "sign":
+        return SIGN, "the model aggregates before training"
+    if facts.kind == "recurrent":
+        return LMC4Rec, "the model is a fixed point"
+    if facts.fits and facts.step <= SMALL_STEP[facts.on]:
+        return FullBatch, f"the full batch fits, and a step of {facts.step:.1g} multiply-adds is not shortened by parts"
+    if not facts.linear:
+        return GAS, "the aggregation is not linear, and GAS has the shortest steps with a halo"
+    if facts.rows_per_column >= ROWS_PER_COLUMN and not facts.sparse_sum:
+        return IMC, f"steps without a halo, and {facts.rows_per_column:.0f} rows for each column fit its map"
+    few = "sparse features" if facts.sparse_sum else f"{facts.rows_per_column:.0f} rows for each column"
+    if facts.halo is None or facts.halo >= LARGE_HALO:
+        return CMC, f"{few} do not suit IMC, and the halo is large"
+    return GAS, f"{few} do not suit IMC, and the halo is small"
+
+
+@typed
+def recommended(
+    model: Model, graph: Graph, placement: Placement | None = None, *, num_parts: int | None = None,
+    clusters_per_batch: int | None = None, partition: str | None = None, seed: int = 0, memory: int | None = None,
+) -> Recommendation:  # fmt: skip
+    """The method that trains ``model`` on ``graph`` to the accuracy of the full batch in the fewest seconds, as a rule.
+
+    Args:
+        placement: where to train, and what is kept where; its device decides together with the free memory.
+        num_parts, clusters_per_batch, partition, seed: as for the methods. Where one of the first three is given, the
+            full batch is not recommended.
+        memory: bytes of the device that may be used; None: what is free.
+    """
+    placement, graph = placement or Placement(), graph.training_graph
+    asked = {"num_parts": num_parts, "clusters_per_batch": clusters_per_batch, "partition": partition}
+    division: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    parts = IMC(**division)
+    b = parts.parts_in(graph)
+    rows = graph.num_nodes * min(1.0, (clusters_per_batch or max(2, b // 8)) / b)
+    width = max(model.widths[:-1], default=model.widths[-1])
+    facts = Facts(
+        kind="sign" if isinstance(model, sign_model.SIGN) else kind_of(model).trained_as,
+        linear=model.linear,
+        on="cpu" if placement.training_device.type == "cpu" else "cuda",
+        step=float(graph.adj.nnz + graph.num_nodes) * sum(model.widths),
+        fits=not division and _full_batch_fits(model, graph, placement, memory),
+        rows_per_column=rows / width,
+        sparse_sum=isinstance(graph.x, CSR) and not model.constant_input,
+    )
+    cls, reason = choose(facts)
+    if cls is CMC:  # the only choice that depends on the halo, and so on the parts
+        sizes = batch_sizes(graph, divide(graph, parts, seed).clusters(parts))
+        facts = replace(facts, halo=fmean(size.halo / size.core for size in sizes))
+        cls, reason = choose(facts)
+    return Recommendation(cls(**division) if issubclass(cls, ClusterMethod) else cls(), reason, facts)
+
+
+def _full_batch_fits(model: Model, graph: Graph, placement: Placement, memory: int | None) -> bool:
+    """Whether a full batch fits into the memory of the device, where its edges are kept there."""
+    if placement.structure != "device":
+        return False
+    limit = free_memory(placement.training_device) if memory is None else memory
+    if certainly_fits(graph, model, limit):
+        return True
+    return plan(divide(graph, FullBatch()), model, FullBatch(), placement).device <= USABLE * limit
+
+
+def certainly_fits(graph: Graph, model: Model, limit: int) -> bool:
+    """Whether the tensors that are certainly kept take so small a share of ``limit`` bytes that no plan is needed."""
+    item = next(model.parameters()).element_size()
+    rows = graph.num_nodes * (2 * graph.num_features + 4 * sum(model.widths)) * item
+    return rows + graph.adj.nnz * 24 < 0.3 * limit

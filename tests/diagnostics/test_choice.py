@@ -1,0 +1,83 @@
+"""The recommended method: the rule, the facts it reads, and that the method trains the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import lmc
+from lmc.diagnostics import Facts, choose, recommended
+from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, SMALL_STEP
+from lmc.errors import ConfigError
+from lmc.methods import CMC, GAS, IMC, SIGN, FullBatch, LMC4Rec, Method
+from lmc.models import Model
+
+LARGE = Facts("layered", True, "cpu", 10 * SMALL_STEP["cpu"], True, 2 * ROWS_PER_COLUMN)
+FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cls", "reason"),
+    [
+        (LARGE, IMC, "without a halo"),
+        (replace(LARGE, step=SMALL_STEP["cpu"]), FullBatch, "full batch fits"),
+        (replace(LARGE, step=SMALL_STEP["cuda"], on="cuda"), FullBatch, "full batch fits"),
+        (replace(LARGE, step=SMALL_STEP["cpu"], fits=False), IMC, "without a halo"),
+        (replace(LARGE, linear=False), GAS, "not linear"),
+        (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
+        (replace(FEW, halo=LARGE_HALO), CMC, "the halo is large"),
+        (replace(FEW, halo=LARGE_HALO - 0.1), GAS, "the halo is small"),
+        (replace(FEW, kind="recurrent"), LMC4Rec, "fixed point"),
+        (replace(LARGE, kind="sign"), SIGN, "before training"),
+    ],
+)
+def test_the_rule(facts: Facts, cls: type[Method], reason: str) -> None:
+    chosen, why = choose(facts)
+    assert chosen is cls
+    assert reason in why
+    assert "\n" not in why
+
+
+@pytest.fixture(scope="module")
+def graph() -> lmc.Graph:
+    return lmc.load("tiny-like")
+
+
+def gcn(g: lmc.Graph, hidden: int = 8) -> Model:
+    return lmc.models.GCN(g.num_features, hidden, g.num_classes)
+
+
+def test_a_small_graph_is_trained_whole_unless_parts_are_asked_for_or_memory_is_short(graph: lmc.Graph) -> None:
+    assert isinstance(recommended(gcn(graph), graph).method, FullBatch)
+    found = recommended(gcn(graph), graph, num_parts=10, clusters_per_batch=8)
+    assert found.method == IMC(10, 8)
+    assert found.facts.rows_per_column == pytest.approx(1500 * 0.8 / 8)
+    assert not isinstance(recommended(gcn(graph), graph, partition="random").method, FullBatch)
+    assert not isinstance(recommended(gcn(graph), graph, memory=1).method, FullBatch)
+    assert not isinstance(recommended(gcn(graph), graph, lmc.Placement(structure="host")).method, FullBatch)
+
+
+def test_small_batches_are_measured_by_their_halo(graph: lmc.Graph) -> None:
+    found = recommended(gcn(graph, 64), graph, num_parts=10, clusters_per_batch=1)
+    assert found.facts.halo is not None
+    assert 0.5 < found.facts.halo < LARGE_HALO
+    assert isinstance(found.method, GAS)
+    scattered = recommended(gcn(graph, 64), graph, num_parts=300, clusters_per_batch=1, partition="random")
+    assert scattered.facts.halo is not None
+    assert scattered.facts.halo > LARGE_HALO
+    assert scattered.method == CMC(300, 1, partition="random")
+
+
+@pytest.mark.parametrize("name", ["gat", "recgcn", "sign", "sage"])
+def test_the_recommended_method_trains_the_model(graph: lmc.Graph, name: str) -> None:
+    model = lmc.models.MODELS[name](graph.num_features, 8, graph.num_classes)
+    parts = {} if name == "sign" else {"num_parts": 4, "clusters_per_batch": 2}
+    found = lmc.recommended(model, graph, lmc.Placement(device="cpu"), **parts)
+    run = found.method.bind(graph, model, device="cpu")
+    run.accumulate(next(run.batches()))
+
+
+def test_wrong_arguments_are_refused(graph: lmc.Graph) -> None:
+    with pytest.raises(ConfigError, match="num_parts"):
+        recommended(gcn(graph), graph, num_parts=0)
