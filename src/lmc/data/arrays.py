@@ -60,7 +60,7 @@ def read_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, np.nd
             check_unpacked(chosen.values(), os.fstat(file.fileno()).st_size, str(path))
             for key, info in chosen.items():
                 with archive.open(info) as stream:
-                    _header(stream, info.file_size, f"{key} in {path}")
+                    header(stream, info.file_size, f"{key} in {path}")
             return {key: _member(archive, info) for key, info in chosen.items()}
 
 
@@ -80,13 +80,16 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     return array
 
 
-def _header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype that an array declares; its data must fill the ``size`` bytes of its file exactly."""
+def header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    """Shape and dtype that an array declares, and whether its columns come one after the other.
+
+    Its data must fill the ``size`` bytes of its file exactly.
+    """
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"expected an array of numbers as {where} (got format {version}): save it with np.save")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
+    shape, fortran, dtype = read(stream)
     if dtype.hasobject:
         raise DataError(f"expected plain arrays (got Python objects as {where}): write numbers only")
     if dtype.kind not in "biufcUS":
@@ -96,14 +99,14 @@ def _header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], 
             f"expected {size - stream.tell():,} bytes of data as {where} (got a header of shape {list(shape)}, "
             f"{dtype}): write or copy it again"
         )
-    return shape, dtype
+    return shape, dtype, fortran
 
 
 def read_npy(path: Path, rows: int | None = None, cols: int | None = None) -> np.ndarray:
     """The numeric matrix of an ``.npy`` file; numbers of rows and columns that are given must be those of the file."""
     with naming(path, "a whole .npy file"):
         with path.open("rb") as stream:
-            shape, dtype = _header(stream, os.fstat(stream.fileno()).st_size, str(path))
+            shape, dtype, _ = header(stream, os.fstat(stream.fileno()).st_size, str(path))
         known = [str(size) if size is not None else "any" for size in (rows, cols)]
         fits = len(shape) == 2 and rows in (None, shape[0]) and cols in (None, shape[1])
         if not fits or dtype.kind not in "biuf":

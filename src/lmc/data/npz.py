@@ -44,7 +44,14 @@ def read(
         GraphError: the arrays are complete but do not form a graph.
     """
     path = Path(path).expanduser()
-    arrays = _arrays(path)
+    return graph_of(path, _arrays(path), name=name, symmetrise=symmetrise, directed=directed, task=task)
+
+
+def graph_of(
+    path: Path, arrays: Mapping[str, Any], *, name: str | None = None, symmetrise: bool = False,
+    directed: bool | None = None, task: str | None = None,
+) -> Graph:  # fmt: skip
+    """The graph of the arrays of a file; the arguments are those of :func:`read`."""
     y = arrays.get("y")
     given: dict[str, Any] = {split: arrays.get(f"{split}_idx") for split in SPLITS}
     task = str(arrays["task"]) if task is None and "task" in arrays else task

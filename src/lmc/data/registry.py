@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lmc.data import fetch, lookalikes, npz, pyg, raw
+from lmc.data import fetch, lookalikes, npz, pyg, raw, stream
 from lmc.data.catalog import REAL, Named
 from lmc.data.lookalikes import LOOKALIKES
 from lmc.errors import DataError, LmcError, typed
@@ -47,7 +47,7 @@ class Info:
 @typed
 def load(
     source: Any, *, data_dir: str | Path | None = None, seed: int = 0, scale: float | None = None,
-    symmetrise: bool = False, directed: bool | None = None, task: str | None = None,
+    symmetrise: bool = False, directed: bool | None = None, task: str | None = None, mapped: bool = False,
 ) -> Graph:  # fmt: skip
     """Load and check the graph that ``source`` names or contains.
 
@@ -64,6 +64,8 @@ def load(
         directed: whether a file or PyG data holds a directed graph. None: a file says so by its key ``undirected``, and
             PyG data is undirected.
         task: of a file or of PyG data, as for :meth:`lmc.Graph.from_edges`; every other source knows its own.
+        mapped: read an ``.npz`` file, and what an earlier call parsed or drew, in pieces: edges and dense features go
+            into memory-mapped files without a name. All other sources are loaded into memory.
 
     Raises:
         DataError: the name is unknown, or the file is missing or damaged; the message says where to put which file.
@@ -83,24 +85,27 @@ def load(
         name, suffix = lookalike
         if scale is not None and suffix is not None and scale != suffix:
             raise DataError(f"expected one scale (got {source!r} and scale={scale:g}): drop one")
-        return _drawn(name, seed, next((s for s in (scale, suffix) if s is not None), 1.0))
+        return _drawn(name, seed, next((s for s in (scale, suffix) if s is not None), 1.0), mapped)
     if scale is not None:
         what = source if isinstance(source, str | os.PathLike) else type(source).__name__
         raise DataError(f"expected a scale for lookalikes only (got scale={scale:g} for {what}): drop it")
     if not isinstance(source, str | os.PathLike):
         return _from_pyg(source, symmetrise=symmetrise, directed=bool(directed), task=task)
     if isinstance(source, os.PathLike) or not named:
+        if mapped and not symmetrise:
+            return stream.read(Path(source), directed=directed, task=task)
         return npz.read(source, symmetrise=symmetrise, directed=directed, task=task)
-    return _named(canonical(source), data_dir, symmetrise)
+    return _named(canonical(source), data_dir, symmetrise, mapped)
 
 
-def _named(name: str, data_dir: str | Path | None, symmetrise: bool) -> Graph:
+def _named(name: str, data_dir: str | Path | None, symmetrise: bool, mapped: bool) -> Graph:
     """The set ``name`` with the preprocessing and the protocol that belong to it."""
     entry = REAL[name]
-    return replace(_read_named(entry, data_dir, symmetrise), inductive=entry.inductive, metric=entry.metric)
+    found = _read_named(entry, data_dir, symmetrise, mapped)
+    return replace(found, inductive=entry.inductive, metric=entry.metric)
 
 
-def _read_named(entry: Named, data_dir: str | Path | None, symmetrise: bool) -> Graph:
+def _read_named(entry: Named, data_dir: str | Path | None, symmetrise: bool, mapped: bool) -> Graph:
     """A set from a file, from raw files, or from a download."""
     name, place = entry.name, find(entry.name, data_dir)
     if place is not None and place.is_file():
@@ -114,10 +119,10 @@ def _read_named(entry: Named, data_dir: str | Path | None, symmetrise: bool) -> 
             fetch.fetch(form, place)
         except (LmcError, OSError) as error:
             raise DataError(_missing(entry, data_dir, error)) from error
-    return _parsed(entry, place)
+    return _parsed(entry, place, mapped)
 
 
-def _parsed(entry: Named, folder: Path) -> Graph:
+def _parsed(entry: Named, folder: Path, mapped: bool) -> Graph:
     """The set in a raw folder. It is parsed once: the result is kept in the user's cache, never in the folder."""
     form = next(form for form in entry.raw if form.files[0] in raw.locate(form, folder))
     found = [(name, path.stat()) for name, path in raw.locate(form, folder).items()]
@@ -129,27 +134,27 @@ def _parsed(entry: Named, folder: Path) -> Graph:
             old.unlink(missing_ok=True)
         return preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
 
-    return _kept(place, key, entry.name, "parsed", parse, lambda graph, path: _checked(graph, entry, path))
+    return _kept(place, key, entry.name, "parsed", parse, mapped, lambda graph, path: _checked(graph, entry, path))
 
 
-def _drawn(name: str, seed: int, scale: float) -> Graph:
+def _drawn(name: str, seed: int, scale: float, mapped: bool) -> Graph:
     """A lookalike. A large one is drawn once: the result is kept in the user's cache."""
     spec, label = LOOKALIKES[name], name if scale == 1.0 else f"{name}@{scale:g}"
     draw = partial(lookalikes.make, name, seed=seed, scale=scale)
     if spec.multi_label or not 2 * spec.edges * scale >= KEPT_ENTRIES or scale > lookalikes.LARGEST:
         return draw()
-    return _kept(cache_dir() / "lookalikes", repr((FORMAT, name, spec, seed, scale)), label, "drawn", draw)
+    return _kept(cache_dir() / "lookalikes", repr((FORMAT, name, spec, seed, scale)), label, "drawn", draw, mapped)
 
 
 def _kept(
-    place: Path, key: str, name: str, made: str, make: Callable[[], Graph],
+    place: Path, key: str, name: str, made: str, make: Callable[[], Graph], mapped: bool,
     check: Callable[[Graph, Path], Graph] = lambda graph, _: graph,
 ) -> Graph:  # fmt: skip
     """The undirected graph that is stored under ``key`` in a folder; it is made and stored where it is not there."""
     path = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if path.is_file():
         try:
-            return check(npz.restore(path, name), path)
+            return check(stream.read(path, name=name) if mapped else npz.restore(path, name), path)
         except LmcError:
             path.unlink(missing_ok=True)  # damaged: make it again
     graph = make()

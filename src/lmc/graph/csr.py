@@ -323,13 +323,13 @@ def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CS
     indices = home.empty(matrix.indices)
     values, data = (None if a is None else home.empty(a) for a in (matrix.values, matrix.edge_data))
     moved = CSR(indptr, indices, values, matrix.num_cols, matrix.symmetric, edge_data=data, files=files)
-    for rows, entries in moved.ranges():
-        piece = matrix.select_rows(order[rows])
+    for rows, piece in rows_in_chunks(matrix, order):
+        entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
         indices[entries] = position[piece.indices].to(torch.int32)
         for target, source in ((values, piece.values), (data, piece.edge_data)):
             if target is not None and source is not None:
                 target[entries] = source
-        matrix.release()
+        moved.release()
     return moved
 
 
@@ -337,6 +337,27 @@ def identity(n: int, device: torch.device | None = None) -> CSR:
     """The features of nodes that have none, [n, n]: node i has feature i alone."""
     every = torch.arange(n + 1, dtype=torch.int32, device=device)
     return CSR(every, every[:-1], torch.ones(n, device=device), n)
+
+
+def rows_in_chunks(matrix: CSR, rows: Tensor) -> Iterator[tuple[slice, CSR]]:
+    """Ranges of ``rows`` and the matrix of these rows, with at most :data:`CHUNK` entries each."""
+    for some, _ in _pointer_chunks(pointers(matrix.degrees()[rows], torch.int64), CHUNK):
+        yield some, matrix.select_rows(rows[some])
+        matrix.release()
+
+
+def induced(matrix: CSR, nodes: Tensor, local: Tensor) -> CSR:
+    """The square matrix on ``nodes``; ``local`` are their numbers in it, and -1 for all other nodes."""
+    kept = []
+    for _, piece in rows_in_chunks(matrix, nodes):
+        columns = local[piece.indices.long()]
+        kept.append(replace(piece, indices=columns.to(torch.int32), _cache={}).filtered(columns >= 0))
+    indptr = pointers(torch.cat([piece.degrees() for piece in kept]), torch.int64)
+    given = zip(*((piece.values, piece.edge_data) for piece in kept), strict=True)
+    values, data = (None if each[0] is None else torch.cat(each) for each in given)
+    indices = torch.cat([piece.indices for piece in kept])
+    indptr = indptr.to(pointer_dtype(indices.numel()))
+    return CSR(indptr, indices, values, nodes.numel(), matrix.symmetric, edge_data=data)
 
 
 def with_transpose(adj: CSR) -> CSR:
@@ -367,8 +388,13 @@ def row_chunks(P: CSR, limit: int) -> list[tuple[slice, slice]]:
     """Consecutive rows of P with at most ``limit`` entries each (a single row is never divided), and their entries."""
     if P.nnz <= limit:
         return [(slice(0, P.num_rows), slice(0, P.nnz))]
-    entries, found, start = P.indptr.long().cpu(), [], 0
-    while start < P.num_rows:
+    return _pointer_chunks(P.indptr, limit)
+
+
+def _pointer_chunks(indptr: Tensor, limit: int) -> list[tuple[slice, slice]]:
+    """The chunks of :func:`row_chunks`, from row pointers alone."""
+    entries, found, start = indptr.long().cpu(), [], 0
+    while start < indptr.numel() - 1:
         stop = int(torch.searchsorted(entries, entries[start] + limit, right=True)) - 1
         rows = slice(start, max(stop, start + 1))
         found.append((rows, slice(int(entries[rows.start]), int(entries[rows.stop]))))

@@ -19,6 +19,8 @@ from lmc.graph.csr import CSR, identity, permuted
 from lmc.graph.edges import checked_edges
 from lmc.graph.mapped import MappedFiles
 
+HASHED = 2**22
+"""Numbers of an array that are hashed at a time."""
 Array = Tensor | np.ndarray
 Nodes = Tensor | np.ndarray | Sequence[int]
 """A boolean mask, or node numbers."""
@@ -127,7 +129,7 @@ class Graph:
         return tuple(split for split in SPLITS if bool(getattr(self, split).any()))
 
     @property
-    def _per_node(self) -> tuple[str, ...]:
+    def per_node(self) -> tuple[str, ...]:
         """The fields with one entry per node, without features and edges."""
         return ("y", *SPLITS, *(field for field in ("weight", "n_id") if getattr(self, field) is not None))
 
@@ -140,7 +142,7 @@ class Graph:
         """A hash of the structure: two graphs with the same edges share their partitions, whatever their weights."""
         digest = hashlib.sha256()
         for part in (self.adj.indptr, self.adj.indices):
-            digest.update(part.cpu().numpy().tobytes())
+            self._digest(digest, part)
         return digest.hexdigest()[:16]
 
     @cached_property
@@ -151,13 +153,19 @@ class Graph:
         if self.task == "regression":  # the others show in y
             digest.update(self.task.encode())
         edges = [part for part in (self.edge_weight, self.edge_attr) if part is not None]
-        for part in (*features, *(getattr(self, field) for field in self._per_node), *edges):
-            digest.update(part.cpu().contiguous().view(-1).numpy().view(np.uint8))  # no copy: x may be large
+        for part in (*features, *(getattr(self, field) for field in self.per_node), *edges):
+            self._digest(digest, part)
         return digest.hexdigest()[:16]
+
+    def _digest(self, digest: Any, part: Tensor) -> None:
+        """Add the bytes of an array, without a copy of it and with few mapped pages: it may be large."""
+        for piece in part.contiguous().view(-1).split(HASHED):
+            digest.update(piece.cpu().numpy().view(np.uint8))
+            self.adj.release()
 
     def to(self, device: torch.device | str, features: bool = True, structure: bool = True) -> Graph:
         """This graph with its arrays on ``device``; ``features`` and ``structure`` can be left where they are."""
-        moved = {k: getattr(self, k).to(device) for k in self._per_node}
+        moved = {k: getattr(self, k).to(device) for k in self.per_node}
         if structure:
             moved["adj"] = self.adj.to(device)
         if features:
@@ -177,7 +185,7 @@ class Graph:
         if features is None:
             at = order.to(self.x.device)
             features = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
-        return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in self._per_node})
+        return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in self.per_node})
 
     @property
     def training_graph(self) -> Graph:
@@ -197,7 +205,7 @@ class Graph:
         adj = replace(cut, num_cols=nodes.numel(), symmetric=self.adj.symmetric, _cache={})
         at = nodes.to(self.x.device)
         x = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
-        kept = {k: getattr(self, k)[nodes] for k in self._per_node} | {"n_id": nodes}
+        kept = {k: getattr(self, k)[nodes] for k in self.per_node} | {"n_id": nodes}
         return replace(self, adj=adj, x=x, inductive=False, **kept)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lmc.errors import GraphError
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CSR, from_rows, with_transpose
+from lmc.graph.csr import CHUNK, CSR, from_rows, induced, rows_in_chunks
 from lmc.graph.graph import Graph
 from lmc.graph.normalise import row_sums
 
@@ -108,7 +108,8 @@ class Shard:
 
     @classmethod
     def cut(cls, graph: Graph, parts: Tensor, owners: Tensor, rank: int, ranks: int) -> Shard:
-        """What ``rank`` holds of a graph in memory.
+        """What ``rank`` holds of a graph. If the arrays of the graph are mapped, memory is proportional to that, beside
+        a few numbers per node of the graph.
 
         Args:
             parts: the part of every node, int64 [n].
@@ -116,20 +117,24 @@ class Shard:
         """
         if not 0 <= rank < ranks or int(owners.max()) >= ranks:
             raise GraphError(f"expected ranks below {ranks} (got rank {rank} and owner {int(owners.max())})")
-        adj = graph.adj.to("cpu")
+        adj, n = graph.adj.to("cpu"), graph.num_nodes
         owner = owners[parts]
         mine = owner == rank
-        neighbours = with_transpose(adj)
-        row, col = neighbours.row_index(), neighbours.indices.long()
-        crossing = mine[row] & ~mine[col]
-        mirrors = col[crossing].unique()
-        mirrors = mirrors[owner[mirrors].sort(stable=True).indices]
         owned = mine.nonzero().squeeze(1)
+        read, pairs = torch.zeros(n, dtype=torch.bool), []
+        for matrix in (adj, adj.t()) if graph.directed else (adj,):
+            for at, piece in rows_in_chunks(matrix, owned):
+                col, row = piece.indices.long(), owned[at][piece.row_index()]
+                crossing = ~mine[col]
+                read[col[crossing]] = True
+                pairs.append((owner[col[crossing]] * n + row[crossing]).unique())
+        mirrors = read.nonzero().squeeze(1)
+        mirrors = mirrors[owner[mirrors].sort(stable=True).indices]
         ids = torch.cat([owned, mirrors])
-        local = torch.full((graph.num_nodes,), -1, dtype=torch.int64)
-        local[ids] = torch.arange(ids.numel())
-        receivers = (owner[col[crossing]] * graph.num_nodes + row[crossing]).unique()
-        sent_to, send = receivers // graph.num_nodes, local[receivers % graph.num_nodes]
+        local = torch.full((n,), -1, dtype=torch.int32)
+        local[ids] = torch.arange(ids.numel(), dtype=torch.int32)
+        receivers = torch.cat([*pairs, owned[:0]]).unique()
+        sent_to, send = receivers // n, local[receivers % n].long()
         degree = adj.degrees() + (adj.t().degrees() if graph.directed else 0)
         strength = adj.degrees().double() if adj.values is None else row_sums(adj, adj.values)
         sizes: Any = tuple(int(getattr(graph, split).sum()) for split in SPLITS)
@@ -154,10 +159,14 @@ class Shard:
 
 def _induced(graph: Graph, adj: CSR, ids: Tensor, local: Tensor) -> Graph:
     """The graph on the nodes ``ids``; ``local`` are the rows of all nodes, -1 where they have none."""
-    rows = adj.select_rows(ids)
-    columns = local[rows.indices.long()]
-    inside = replace(rows, indices=columns.to(torch.int32), num_cols=ids.numel(), _cache={}).filtered(columns >= 0)
-    at = ids.to(graph.x.device)
-    x = graph.x.select_rows(at) if isinstance(graph.x, CSR) else graph.x[at]
-    cut = {name: getattr(graph, name).cpu()[ids] for name in graph._per_node}
-    return replace(graph, adj=replace(inside, symmetric=adj.symmetric, _cache={}), x=x, **cut)
+    x, at = graph.x, ids.to(graph.x.device)
+    if isinstance(x, CSR):
+        rows: Tensor | CSR = x.select_rows(at)
+    else:
+        rows = x.new_empty(at.numel(), x.shape[1])
+        step = max(1, CHUNK // x.shape[1])
+        for target, some in zip(rows.split(step), at.split(step), strict=True):
+            target.copy_(x[some])
+            adj.release()  # mapped features lie in the same files
+    nodes = {name: getattr(graph, name).cpu()[ids] for name in graph.per_node}
+    return replace(graph, adj=induced(adj, ids, local), x=rows, **nodes)

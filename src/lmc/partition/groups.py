@@ -23,8 +23,10 @@ def group_parts(graph: Graph, parts: Tensor, ranks: int) -> Tensor:
             "ranks"
         )
     parts = parts.cpu()
-    row, col = parts[graph.adj.row_index().cpu()], parts[graph.adj.indices.cpu().long()]
-    edges = torch.bincount(row * num_parts + col, minlength=num_parts**2).view(num_parts, num_parts).double()
+    adj, edges = graph.adj.to("cpu"), torch.zeros(num_parts**2, dtype=torch.float64)
+    for row, entries in adj.chunks():
+        edges += torch.bincount(parts[row] * num_parts + parts[adj.indices[entries].long()], minlength=num_parts**2)
+    edges = edges.view(num_parts, num_parts)
     edges = edges + edges.t() - 2 * edges.diag().diag()
     owners = torch.full((num_parts,), -1, dtype=torch.int64)
     to_free = edges.sum(1)
