@@ -25,7 +25,6 @@ from lmc.graph import Graph, gcn_norm
 from lmc.methods import CMC, GAS, FullBatch, LMC4Conv, LMC4Rec
 from lmc.models import GCN, Model, RecGCN
 
-ONE_PART = dict.fromkeys(DIVIDED, "gcn")
 ONE_PART_RECURRENT = [name for name, cls in RECURRENT.items() if "exact on one part" in cls.traits.facts]
 
 

@@ -17,8 +17,6 @@ from lmc.errors import DataError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import from_rows, identity
 
-LABELLED = 3
-"""Training nodes per label that a small lookalike of a sparsely labelled set has at least."""
 LARGEST = 8.0  # times the real size, so that a typing error does not exhaust the memory
 
 
@@ -127,7 +125,8 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
 
 def on_a_line(spec: Lookalike, name: str, n: int, num_edges: int, rng: np.random.Generator) -> Graph:
     """A multi-label graph without features, whose labelled nodes are about twelve edges apart."""
-    labelled = max(round(n * spec.splits[0]), LABELLED * spec.classes)
+    # small graphs have more labelled nodes, but these stay many edges apart
+    labelled = max(round(n * spec.splits[0]), min(3 * spec.classes, n // 80))
     reach = min(spec.community, max(8, n // (12 * labelled)))
     weights = (1.0 - rng.random(n)) ** (-1.0 / spec.tail)
     u, v = synthetic.draw_edges(synthetic.Line(n, reach), weights, num_edges, spec.near, spec.middle, rng)
@@ -158,9 +157,8 @@ def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
         raise DataError(f"expected a scale in (0, {LARGEST:g}] for {name} (got {scale:g}): choose another")
     n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
     # a class needs nodes in every split, and there are no communities if a node has a quarter of a graph as neighbours
-    # on a line, labelled nodes have to be several edges apart
-    crowded = 80 * LABELLED * spec.classes if spec.line else 8 * spec.graphs * spec.edges // spec.nodes
-    least = crowded if spec.multi_label else max(20 * spec.classes, crowded)
+    crowded = 8 * spec.graphs * spec.edges // spec.nodes
+    least = crowded if spec.graphs > 1 else max(20 * spec.classes, crowded)
     if n < least:
         raise DataError(
             f"expected at least {least} nodes in {name} (got {n} at scale {scale:g}): "
