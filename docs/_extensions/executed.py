@@ -1,8 +1,8 @@
 """Tutorials run when the site is built, and the site shows what their code printed.
 
-On a page of ``tutorials/`` every fenced block of ``python`` or ``bash`` runs, in order, in a folder of its own. The
-blocks of Python share their names. What a block prints follows it on the page. A block that fails ends the build.
-``-D run_tutorials=0`` shows the pages without running them.
+On the first page (``start``) and on the pages of ``tutorials/`` every fenced block of ``python`` or ``bash`` runs, in
+order, in a folder of its own. The blocks of Python share their names. What a block prints follows it on the page. A
+block that fails ends the build. ``-D run_tutorials=0`` shows the pages without running them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def with_outputs(page: str) -> str:
 
 
 def show_outputs(app: Sphinx, docname: str, source: list[str]) -> None:
-    if app.config.run_tutorials and docname.startswith("tutorials/"):
+    if app.config.run_tutorials and docname.startswith(("start", "tutorials/")):
         source[0] = with_outputs(source[0])
 
 

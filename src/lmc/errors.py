@@ -14,6 +14,21 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DivergenceError",
+    "FileError",
+    "GraphError",
+    "Interrupted",
+    "LmcError",
+    "NotComparedWarning",
+    "RunWarning",
+    "SolverError",
+    "SolverWarning",
+]
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

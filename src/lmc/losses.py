@@ -31,6 +31,8 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 
+__all__ = ["LOSSES", "RowLoss", "binary_cross_entropy", "cross_entropy", "huber", "mse"]
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [rows, k], targets [rows] or [rows, k]) -> losses [rows]."""
 

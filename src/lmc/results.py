@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas
     from _typeshed import DataclassInstance
 
+__all__ = ["EpochRecord", "ErrorRecord", "RunRecord", "read_run"]
+
 R = TypeVar("R")
 
 

@@ -21,6 +21,8 @@ from lmc.pyg import wrap
 from lmc.pyg.core_rows_mode import CoreRowsMode
 from lmc.stores import Placement
 
+__all__ = ["Check", "ModelReport", "check_model"]
+
 TOLERANCE = 1e-8
 NUM_NODES, NUM_PARTS = 60, 4
 

@@ -85,3 +85,9 @@ def test_help_names_the_groups(invoke: Invoke) -> None:
         code, said = invoke(command, "--help")
         assert code == 0
         assert all(group in said for group in ("Data", "Model", "Optimiser", "Method", "Run"))
+
+
+def test_the_shell_completes_commands() -> None:
+    env = {"_LMC_COMPLETE": "complete_bash", "COMP_WORDS": "lmc tr", "COMP_CWORD": "1"}
+    result = CliRunner().invoke(app, [], prog_name="lmc", env=env)
+    assert result.output.split() == ["train"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torchmetrics import ExplainedVariance
-from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
 
 import lmc
 from helpers import EDGES, both_directions, hand_graph
@@ -54,6 +56,22 @@ def test_regression_scores_by_hand() -> None:
     assert found["train"] == pytest.approx(1 - 6 / 17.5)
     assert (found["train_mae"], found["train_rmse"]) == (pytest.approx(1.0), pytest.approx(1.0))
     assert (found["test_mae"], found["test_rmse"]) == (pytest.approx(1.5), pytest.approx(math.sqrt(4.5)))
+
+
+def test_accuracy_is_that_of_torchmetrics() -> None:
+    outputs = torch.randn(8, 3, generator=torch.manual_seed(0))
+    g = graph_with(torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]))
+    theirs = scores(g, outputs, MulticlassAccuracy(3, average="micro"))
+    assert scores(g, outputs, "accuracy") == theirs == scores(g, outputs, None)
+
+
+def test_training_with_the_default_metric_loads_neither_torchmetrics_nor_matplotlib() -> None:
+    code = (
+        "import sys, lmc; g = lmc.load('tiny-like'); model = lmc.models.GCN(g.num_features, 4, g.num_classes);"
+        "lmc.fit(g, model, lmc.methods.FullBatch(), epochs=1, device='cpu');"
+        "assert not {'torchmetrics', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_roc_auc_counts_pairs_in_order() -> None:

@@ -33,7 +33,6 @@ def new_app(name: str, help: str) -> typer.Typer:
         cls=OneLineErrors,
         help=help,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},

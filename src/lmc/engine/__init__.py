@@ -14,3 +14,10 @@ from lmc.engine.bind import bind, check_fit
 from lmc.engine.distributed import Distributed
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run, StepStats
+
+__all__ = [
+    "Problem",
+    "Run",
+    "StepStats",
+    "bind",
+]

@@ -9,3 +9,13 @@ from lmc.graph.mapped import MappedFiles
 from lmc.graph.normalise import NORMALISATIONS, adjacency_of, gcn_norm, normalise, renormalise
 from lmc.graph.product import Aggregation, Around, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm
 from lmc.graph.shard import Shard
+
+__all__ = [
+    "CSR",
+    "NORMALISATIONS",
+    "SPLITS",
+    "Aggregation",
+    "Batch",
+    "Graph",
+    "normalise",
+]

@@ -56,3 +56,15 @@ from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_
 from lmc.stores.staged import BundleMember, InPlace, StagedTable, in_place
 from lmc.stores.staging import Staging, WriteLogs
 from lmc.stores.tiers import TIERS, Auto, Device, Disk, Pinned, store
+
+__all__ = [
+    "PRECISIONS",
+    "TIERS",
+    "Auto",
+    "Device",
+    "Disk",
+    "Pinned",
+    "Placement",
+    "Store",
+    "Table",
+]

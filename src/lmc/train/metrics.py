@@ -38,7 +38,7 @@ class Score:
 
     name: str
     direction: Direction
-    new: Callable[[], Metric]
+    new: Callable[[], Metric | Accuracy]
     inputs: Inputs
     defined: Callable[[Any], bool] = lambda metric: True
 
@@ -102,7 +102,7 @@ class Tally:
             scores |= {f"{s}_{k}": v for s, values in found.items() for k, v in zip(names, values, strict=True)}
         return scores
 
-    def _value(self, score: Score, metric: Metric) -> float:
+    def _value(self, score: Score, metric: Metric | Accuracy) -> float:
         if not score.defined(metric):
             return float("nan")
         try:
@@ -148,14 +148,14 @@ def _is_directed(given: tuple[Any, ...]) -> bool:
 
 
 def _score(given: object, graph: Graph, name: str | None = None) -> Score:
-    from torchmetrics import Metric
-
     direction = None
     if isinstance(given, tuple) and _is_directed(given):
         given, direction = given
     if isinstance(given, str):
         found = _named(given, graph)
         return replace(found, name=name or found.name, direction=direction or found.direction)
+    from torchmetrics import Metric
+
     if not isinstance(given, Metric):
         raise ConfigError(f"expected metrics as names or torchmetrics objects (got {given!r}): use one of {NAMES}")
     if direction is None and given.higher_is_better is None:
@@ -211,27 +211,40 @@ def _margin(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 NAMES = ("accuracy", "micro-f1", "top-k-micro-f1", "roc-auc", "mae", "rmse", "r2")
 
 
+class Accuracy:
+    """The share of rows with the right class: the default needs no torchmetrics, which loads slower than all of lmc."""
+
+    def __init__(self) -> None:
+        self._counts = torch.zeros(2, dtype=torch.int64)  # right, all
+
+    def to(self, device: torch.device) -> Accuracy:
+        self._counts = self._counts.to(device)
+        return self
+
+    def update(self, predicted: Tensor, y: Tensor) -> None:
+        self._counts += torch.stack([(predicted == y).sum(), torch.full_like(self._counts[1], len(y))])
+
+    def compute(self) -> Tensor:
+        return self._counts[0] / self._counts[1]
+
+
 def _named(name: str, graph: Graph) -> Score:
     """The metric of that name for the task of the graph."""
-    # imported here: torchmetrics takes longer to load than the whole of this library
-    from torchmetrics import MeanAbsoluteError, MeanSquaredError, R2Score
-    from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy, MultilabelF1Score
-
     name, k = name.strip().lower().replace("_", "-"), graph.num_classes
     name = ALIASES.get(name, name)
-
-    def accuracy() -> Metric:
-        return MulticlassAccuracy(k, average="micro", validate_args=False)
+    # with one class per node the two are the same number
+    counted: dict[str, tuple[Any, ...]] = dict.fromkeys(("accuracy", "micro-f1"), ("max", Accuracy, _classes))
+    if graph.task == "classes" and name in counted:
+        return Score(name, *counted[name])
+    from torchmetrics import MeanAbsoluteError, MeanSquaredError, R2Score
+    from torchmetrics.classification import BinaryAUROC, MultilabelF1Score
 
     def micro_f1() -> Metric:
         return MultilabelF1Score(k, average="micro", validate_args=False)
 
     of_task: dict[str, dict[str, tuple[Any, ...]]] = {
-        "classes": {
-            "accuracy": ("max", accuracy, _classes),
-            "micro-f1": ("max", accuracy, _classes),  # with one class per node the two are the same number
-            "roc-auc": ("max", BinaryAUROC, _margin, lambda metric: torch.cat(metric.target).unique().numel() == 2),
-        },
+        "classes": counted
+        | {"roc-auc": ("max", BinaryAUROC, _margin, lambda metric: torch.cat(metric.target).unique().numel() == 2)},
         "labels": {"micro-f1": ("max", micro_f1, _labels), "top-k-micro-f1": ("max", micro_f1, _top_k)},
         "regression": {
             "mae": ("min", lambda: MeanAbsoluteError().set_dtype(torch.float64), _values),
