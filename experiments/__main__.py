@@ -14,13 +14,17 @@ def make_app() -> typer.Typer:
     from experiments.estimates import estimates
     from experiments.gradients import Gradients
     from experiments.grid import Grid
+    from experiments.literal import Literal
     from experiments.paper.commands import make_paper_app
     from experiments.recurrent import Recurrent
     from experiments.sampling import Sampling
+    from experiments.theorems import Theorems
     from lmc.cli.study import app_of
 
     app = app_of(
-        [Grid, Gradients, Accuracy, Choose, Recurrent, Sampling], PROGRAM, "Studies that compare training methods."
+        [Grid, Gradients, Accuracy, Choose, Recurrent, Literal, Sampling, Theorems],
+        PROGRAM,
+        "Studies that compare training methods.",
     )
     app.command("estimates")(estimates)
     app.add_typer(make_paper_app(PROGRAM), name="paper")

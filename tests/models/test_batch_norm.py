@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from helpers import chance
-from lmc.models import Pass
-from lmc.models.activation import D_MAX, R_MAX, BatchNorm
+import lmc
+from helpers import chance, parts_of, random_graph
+from lmc.methods import FullBatch, LMC4Conv
+from lmc.models import GCN, Pass
+from lmc.models.activation import D_MAX, R_MAX, BatchNorm, BatchNormWithHalo
 from lmc.pyg.core_rows_mode import CoreRowsMode
 
 N, CORE, WIDTH = 9, 5, 4
@@ -192,3 +194,47 @@ def test_a_core_of_one_row_does_not_count_as_a_batch() -> None:
     bn(rows(), Pass(num_core=1, batch_renorm=True))
     bn(rows(), Pass(num_core=CORE, batch_renorm=True))
     torch.testing.assert_close(bn.running_mean, rows()[:CORE].mean(0), **TOLERANCE)
+
+
+def test_a_halo_norm_of_its_own_is_the_equation_of_the_appendix() -> None:
+    """Core rows go to one batch norm, halo rows to another: (x - mu) / sqrt(var + eps) * gamma' + b'."""
+    bn, plain, x = BatchNormWithHalo(WIDTH).double(), ordinary(), rows().requires_grad_()
+    bn.load_state_dict(bn.state_dict() | norm().state_dict())
+    with torch.no_grad():
+        bn.halo.weight.copy_(torch.tensor([2.0, -0.5, 1.0, 0.25]))
+        bn.halo.bias.copy_(torch.tensor([1.0, 0.0, -1.0, 0.5]))
+    got, v = bn(x, Pass(num_core=CORE)), rows(seed=1)
+    outer = rows()[CORE:]
+    mu, var = outer.mean(0), ((outer - outer.mean(0)) ** 2).mean(0)
+    unit = (outer - mu) / (var + bn.eps).sqrt()
+    torch.testing.assert_close(got[:CORE], plain(rows()[:CORE]), **TOLERANCE)
+    torch.testing.assert_close(got[CORE:], unit * bn.halo.weight + bn.halo.bias, **TOLERANCE)
+    got.backward(v)
+    torch.testing.assert_close(bn.halo.weight.grad, (unit * v[CORE:]).sum(0), **TOLERANCE)
+    torch.testing.assert_close(bn.halo.bias.grad, v[CORE:].sum(0), **TOLERANCE)
+    plain.zero_grad()
+    plain(rows()[:CORE]).backward(v[:CORE])
+    torch.testing.assert_close(bn.weight.grad, plain.weight.grad, **TOLERANCE)
+    torch.testing.assert_close(bn.bias.grad, plain.bias.grad, **TOLERANCE)
+    torch.testing.assert_close(bn.halo.running_mean, bn.momentum * mu, **TOLERANCE)
+
+
+def test_a_halo_norm_of_its_own_is_trained_by_halo_rows_and_read_by_nothing_else() -> None:
+    g = random_graph()
+    shape = g.num_features, 4, g.num_classes
+    models = {name: GCN(*shape, num_layers=3, norm=name).double() for name in ("batch", "batch-halo")}
+    runs = {name: LMC4Conv(clusters_per_batch=1).bind(g, model, parts_of(g)) for name, model in models.items()}
+    gradients = {name: run.gradient(next(run.batches())) for name, run in runs.items()}
+    for name, gradient in gradients["batch"].items():  # before the first step both norms have the same parameters
+        torch.testing.assert_close(gradients["batch-halo"][name], gradient, rtol=1e-10, atol=1e-12)
+    own = gradients["batch-halo"].keys() - gradients["batch"].keys()
+    assert len(own) == 4
+    assert any(bool(gradients["batch-halo"][name].any()) for name in own)
+    full = FullBatch().bind(g, models["batch-halo"])
+    exact = full.gradient(next(full.batches()))
+    assert not any(bool(exact[name].any()) for name in own)
+    before = lmc.predict(models["batch-halo"], g)
+    with torch.no_grad():
+        for name, p in models["batch-halo"].named_parameters():
+            p.add_(1.0 if name in own else 0.0)
+    assert torch.equal(lmc.predict(models["batch-halo"], g), before)

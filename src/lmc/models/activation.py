@@ -17,7 +17,7 @@ from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
 from lmc.models.passes import Pass
 from lmc.models.rows import Resettable, scale_and_shift
 
-NORMS = (None, "layer", "batch")
+NORMS = (None, "layer", "batch", "batch-halo")
 R_MAX, D_MAX = 1.2, 0.2
 """The limits of the corrections r and d in :func:`batch_renorm`: r is in [1 / R_MAX, R_MAX], d in [-D_MAX, D_MAX]."""
 
@@ -44,7 +44,8 @@ class Activation(nn.Module):
         self._dropout = dropout
         if norm not in NORMS:
             raise ConfigError(f"expected norm in {NORMS} (got {norm!r})")
-        self.norm = None if norm is None else LayerNorm(width) if norm == "layer" else BatchNorm(width)
+        batch_norm = BatchNormWithHalo if norm == "batch-halo" else BatchNorm
+        self.norm = None if norm is None else LayerNorm(width) if norm == "layer" else batch_norm(width)
 
     def forward(self, s: Tensor, p: Pass) -> Tensor:
         s = s if self.norm is None else self.norm(s, p)
@@ -184,3 +185,23 @@ class BatchNorm(nn.BatchNorm1d):
         assert self.momentum is not None
         self.num_batches_tracked.add_(batches)
         return self.momentum
+
+
+class BatchNormWithHalo(BatchNorm):
+    """Batch norm of core rows, and another batch norm for halo rows, as the appendix of the LMC paper has it.
+
+    With mu and sigma^2 the mean and variance of the halo rows of a batch, a halo row x becomes
+
+        (x - mu) / sqrt(sigma^2 + eps) * gamma' + b'
+
+    ``halo`` has parameters gamma' and b' of its own, which take their gradient from halo rows, and running statistics
+    of its own. Full batches and evaluation have no halo rows and do not read it. :class:`BatchNorm` differs in that
+    gamma' and b' are the parameters of the core, frozen.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.halo = BatchNorm(width)
+
+    def _halo(self, x: Tensor) -> Tensor:
+        return self.halo._core(x)

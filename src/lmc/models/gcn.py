@@ -43,7 +43,7 @@ class GCN(Model):
         num_layers: L, the number of aggregations.
         dropout: rate on the input of every layer but the first.
         input_dropout: rate on the features; True: the same rate. The first aggregation is then not constant.
-        norm: None, "layer" or "batch", before each ReLU.
+        norm: None, "layer", "batch", or "batch-halo" (halo rows have a batch norm of their own), before each ReLU.
         residual: add each layer's hidden input to its output where the widths agree.
         linear_in, linear_out: a Linear before the first and after the last aggregation.
         input: "features", or "embedding": for a graph without features, one learned row of the width ``hidden`` per

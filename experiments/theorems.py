@@ -1,0 +1,263 @@
+"""The paper's theorems as numbers: bias of a method's gradient by learning rate and by beta, and gradient norms.
+
+Theorems 2 and 4 bound the bias of LMC4Conv and LMC4Rec by a term that vanishes with the learning rate (and with beta)
+and a term that vanishes with the number of steps; Theorems 3 and 5 follow for the gradient norm. Everything is float64
+on a small graph, and expectations are means over all batches.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from statistics import fmean
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from matplotlib.figure import Figure
+
+from experiments.study import Seeds
+from lmc.bench.compare import Partitions, shared_parts
+from lmc.cli.console import TextTable
+from lmc.cli.lists import at_least_one, methods_in, parse_numbers
+from lmc.cli.study import GraphStudy, Hidden, Layers
+from lmc.diagnostics import bias_variance
+from lmc.engine import Run
+from lmc.graph import Graph
+from lmc.methods import FullBatch
+from lmc.models import APPNP, GCN, Model, RecGCN
+from lmc.report.looks import legend_below, new_figure, plain
+from lmc.report.names import looks_of
+
+BIAS = (
+    "relative bias |E g - g*| / |g*| over all batches, after {sweeps} epochs of SGD from exact histories; slope: of "
+    "its logarithm by that of the {axis}; variance: E |g - E g|^2 / |g*|^2 in the first column; means over seeds"
+)
+NORM = (
+    "|g*| over |g*| at the start, after every quarter of {epochs} epochs of SGD whose rate is halved after each "
+    "quarter; start: {lr:g}; geometric means over seeds"
+)
+METHODS = {
+    "appnp": "backward-sgd,lmc:alpha=0,lmc:alpha=0.1:score=1,gas,cluster",
+    "gcn": "backward-sgd,lmc:alpha=0,lmc:alpha=0.1:score=1,lmc:alpha=0:cut=after:first_layer=pruned,gas,cluster",
+    "recgcn": "backward-sgd,lmc4rec:update=step:undo_drift=no,lmc4rec:undo_drift=no,gas,cluster",
+}
+"""Methods by model."""
+
+
+@dataclass(frozen=True)
+class TheoremCell:
+    """One training. ``question`` is "rate", "beta" or "norm"; with "beta" alpha is an option of the method."""
+
+    question: str
+    model: str
+    method: str
+    lr: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class TheoremRecord(TheoremCell):
+    """``bias`` and ``variance`` are relative to the exact gradient ("rate" and "beta"); ``norms`` are gradient norms by
+    epoch, relative to that of the start ("norm")."""
+
+    bias: float
+    variance: float
+    norms: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
+    """Measure bias and gradient norms under SGD in float64, as Theorems 2 to 5 of the paper bound them."""
+
+    name, cell, record = "theorems", TheoremCell, TheoremRecord
+    shared = ("config", "hidden", "layers", "warmup", "sweeps", "epochs", "start")
+
+    dataset: Annotated[str, typer.Argument(help="Name of a graph, or path to one.")] = "tiny-like"
+    scale: Annotated[float | None, typer.Option(help="Size of a lookalike, as a share of the original.")] = 0.1
+    config: Annotated[str, typer.Option(help="parts/clusters.")] = "5/1"
+    models: Annotated[str, typer.Option(help="gcn, recgcn: bias; appnp: gradient norm; comma-separated.")] = (
+        "gcn,recgcn,appnp"
+    )
+    lrs: Annotated[str, typer.Option(help="Learning rates of SGD for the bias, comma-separated.")] = (
+        "0.1,0.03,0.01,0.003,0.001"
+    )
+    alphas: Annotated[str, typer.Option(help="Values of beta for LMC4Conv, at the smallest rate.")] = (
+        "1,0.3,0.1,0.03,0.01"
+    )
+    start: Annotated[float, typer.Option(help="First learning rate for the gradient norm.")] = 1.0
+    warmup: Annotated[int, typer.Option(help="Exact gradient steps before the measurements of the bias.")] = 50
+    sweeps: Annotated[int, typer.Option(help="Epochs of the method before its bias is measured.")] = 12
+    epochs: Annotated[int, typer.Option(help="Epochs for the gradient norm.")] = 800
+    hidden: Hidden = 8
+    layers: Layers = 3
+    seeds: Seeds = 2
+
+    def cells(self) -> list[TheoremCell]:
+        for flag in ("sweeps", "epochs", "warmup", "seeds"):
+            at_least_one(f"--{flag}", getattr(self, flag))
+        rates, alphas = parse_numbers(self.lrs, "--lrs"), parse_numbers(self.alphas, "--alphas")
+        found = []
+        for seed in range(self.seeds):
+            for model in self.models.split(","):
+                methods = methods_in(self.config, METHODS[model])
+                if model == "appnp":
+                    found += [TheoremCell("norm", model, m, self.start, seed) for m in methods]
+                else:
+                    found += [TheoremCell("rate", model, m, lr, seed) for m in methods for lr in rates]
+                if model == "gcn":
+                    specs = [f"lmc:alpha={alpha:g}:score=1" for alpha in alphas]
+                    found += [TheoremCell("beta", model, m, min(rates), seed) for m in specs]
+        return found
+
+    def facts(self) -> list[tuple[str, str]]:
+        shape = f"GCN, {self.layers} layers of {self.hidden}; RecGCN, width {self.hidden}; float64"
+        return [*super().facts(), ("models", shape), ("parts/clusters", self.config)]
+
+    @cached_property
+    def noisy(self) -> Graph:
+        """The graph with all nodes labelled, half of them at random: no model fits them all, so that the gradients of
+        single nodes do not vanish at a minimum."""
+        g, n = torch.Generator().manual_seed(0), self.graph.num_nodes
+        drawn = torch.randint(self.graph.num_classes, (n,), generator=g)
+        y, no = torch.where(torch.rand(n, generator=g) < 0.5, drawn, self.graph.y), torch.zeros(n, dtype=torch.bool)
+        return replace(self.graph, y=y, train=~no, val=no, test=no)
+
+    @cached_property
+    def _parts(self) -> Partitions:
+        return {}
+
+    def _model(self, name: str, seed: int) -> Model:
+        """The model after the exact gradient steps that precede measurements of the bias."""
+        d, c = self.graph.num_features, self.graph.num_classes
+        if name == "appnp":
+            predictor = APPNP(d, self.hidden, c, num_layers=self.layers, seed=seed).double()
+            assert predictor.lin_in is not None
+            predictor.lin_in.requires_grad_(False)  # the loss is convex in the rest
+            return predictor
+        shape = {"num_layers": self.layers} if name == "gcn" else {"kappa": 0.8, "tol": 1e-12}
+        model: Model = (GCN if name == "gcn" else RecGCN)(d, self.hidden, c, seed=seed, **shape)
+        run = FullBatch().bind(self.noisy, model.double(), device=self.on)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        for _ in range(self.warmup):
+            run.step(next(run.batches()), optimizer)
+        return model
+
+    def measure(self, cell: TheoremCell) -> list[TheoremRecord]:
+        ((_, method),) = methods_in(self.config, cell.method).items()
+        model = self._model(cell.model, cell.seed)
+        parts = shared_parts(method, self.noisy, 0, self._parts)
+        run = method.bind(self.noisy, model, parts, device=self.on, seed=cell.seed)
+        run.refresh()
+        if cell.question == "norm":
+            norms = _norms(run, cell.lr, self.epochs)
+            return [TheoremRecord(**asdict(cell), bias=0.0, variance=0.0, norms=norms)]
+        optimizer = torch.optim.SGD(model.parameters(), lr=cell.lr)
+        found = []
+        for epoch in range(self.sweeps):
+            for batch in run.batches():
+                run.step(batch, optimizer)
+            if epoch >= self.sweeps - 3:
+                found.append(bias_variance(run))
+        bias, variance = fmean(f.relative_bias for f in found), fmean(f.relative_variance for f in found)
+        return [TheoremRecord(**asdict(cell), bias=bias, variance=variance, norms={})]
+
+    def describe(self, record: TheoremRecord) -> str:
+        value = f"norm {list(record.norms.values())[-1]:.2e}" if record.norms else f"bias {record.bias:.2e}"
+        return f"{record.question}: {record.model}, {record.method}, lr {record.lr:g}, seed {record.seed}: {value}"
+
+    def tables(self, records: Sequence[TheoremRecord]) -> list[TextTable]:
+        found = []
+        for model in dict.fromkeys(r.model for r in records):
+            of_model = [r for r in records if r.model == model]
+            found.append(self._rates(model, [r for r in of_model if r.question == "rate"]))
+            found.append(self._betas([r for r in of_model if r.question == "beta"]))
+            found.append(self._quarters(model, [r for r in of_model if r.question == "norm"]))
+        return [table for table in found if table.rows]
+
+    def _rates(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
+        rates = sorted({r.lr for r in records}, reverse=True)
+        rows = []
+        for method in dict.fromkeys(r.method for r in records):
+            points = [(lr, _mean(records, method, lr)) for lr in rates]
+            variance = fmean(r.variance for r in records if r.method == method and r.lr == rates[0])
+            rows.append([method, *(f"{bias:.1e}" for _, bias in points), f"{slope(points):.2f}", f"{variance:.2g}"])
+        headers = [f"{model}, bias at lr", *(f"{lr:g}" for lr in rates), "slope", "variance"]
+        return TextTable(headers, rows, BIAS.format(sweeps=self.sweeps, axis="learning rate"))
+
+    def _betas(self, records: Sequence[TheoremRecord]) -> TextTable:
+        points = [(beta_of(m), fmean(r.bias for r in records if r.method == m))
+                  for m in dict.fromkeys(r.method for r in records)]  # fmt: skip
+        row = ["lmc", *(f"{bias:.1e}" for _, bias in points), f"{slope(points):.2f}"] if points else None
+        headers = ["gcn, bias at beta", *(f"{beta:g}" for beta, _ in points), "slope"]
+        return TextTable(headers, [row] if row else [], BIAS.format(sweeps=self.sweeps, axis="beta"))
+
+    def _quarters(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
+        rows, epochs = [], list(next((r.norms for r in records), {}))
+        for method in dict.fromkeys(r.method for r in records):
+            curve = _curve(records, method)
+            rows.append([method, *(f"{curve[epoch]:.1e}" for epoch in epochs if int(epoch) % (self.epochs // 4) == 0)])
+        quarters = [epoch for epoch in epochs if int(epoch) % (self.epochs // 4) == 0]
+        return TextTable([f"{model}, norm after", *quarters], rows, NORM.format(epochs=self.epochs, lr=self.start))
+
+    def figure(self, records: Sequence[TheoremRecord]) -> Figure:
+        models = list(dict.fromkeys(r.model for r in records))
+        looks = looks_of(list(dict.fromkeys(r.method for r in records if r.question != "beta")))
+        figure = new_figure(4.5 * len(models), 4.5, "Bias of the gradient, and gradient norms under SGD")
+        for model, axes in zip(models, figure.subplots(1, len(models), squeeze=False)[0], strict=True):
+            chosen = [r for r in records if r.model == model and r.question != "beta"]
+            for method in dict.fromkeys(r.method for r in chosen):
+                lrs, curve = sorted({r.lr for r in chosen if r.method == method}), _curve(chosen, method)
+                points = curve or {str(lr): _mean(chosen, method, lr) for lr in lrs}
+                axes.semilogy([float(x) for x in points], list(points.values()), color=looks[method].colour,
+                              linestyle=looks[method].dashes, marker="" if curve else "o", markersize=3)  # fmt: skip
+            if model == "appnp":
+                axes.set(xlabel="epoch", ylabel="gradient norm over the first")
+            else:
+                axes.set(xlabel="learning rate", ylabel="relative bias", xscale="log", ylim=(1e-5, 2))
+            axes.set_title(model, fontsize=11)
+            plain(axes, "both")
+        legend_below(figure, looks, columns=3)
+        return figure
+
+
+def _mean(records: Sequence[TheoremRecord], method: str, lr: float) -> float:
+    return fmean(r.bias for r in records if r.method == method and r.lr == lr)
+
+
+def _curve(records: Sequence[TheoremRecord], method: str) -> dict[str, float]:
+    """Geometric means over seeds of the gradient norms by epoch."""
+    chosen = [r.norms for r in records if r.method == method]
+    return {epoch: math.exp(fmean(math.log(n[epoch]) for n in chosen)) for epoch in (chosen[0] if chosen else {})}
+
+
+def beta_of(method: str) -> float:
+    """The alpha of a spec ``lmc:alpha=...:score=1``."""
+    return float(method.split("alpha=")[1].split(":")[0])
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of a line through the points on logarithmic axes, by least squares."""
+    x, y = np.log(np.array(points)).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _norms(run: Run, lr: float, epochs: int) -> dict[str, float]:
+    """Norms of the exact gradient over the first, twenty in a training whose rate is halved after each quarter."""
+    model, problem = run.problem.model, run.problem
+    full = FullBatch().bind(problem.graph, model, device=problem.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+
+    def norm() -> float:
+        return math.hypot(*(float(g.norm()) for g in full.gradient(next(full.batches())).values()))
+
+    first, found = norm(), {}
+    for epoch in range(1, epochs + 1):
+        for batch in run.batches():
+            run.step(batch, optimizer)
+        if epoch % max(1, epochs // 20) == 0:
+            found[str(epoch)] = norm() / first
+        if epoch % max(1, epochs // 4) == 0:
+            optimizer.param_groups[0]["lr"] /= 2
+    return found

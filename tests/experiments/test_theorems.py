@@ -1,0 +1,52 @@
+"""The theorems as numbers, in a version that takes seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.theorems import TheoremRecord, Theorems, slope
+
+Invoke = Callable[..., tuple[int, str]]
+
+
+def test_slopes_are_those_of_powers() -> None:
+    assert slope([(x, 3 * x**1.5) for x in (0.1, 0.02, 0.7)]) == pytest.approx(1.5)
+    assert slope([(0.1, 0.2), (0.01, 0.2)]) == pytest.approx(0.0)
+
+
+def test_bias_falls_with_the_rate_and_with_beta_for_lmc_alone(invoke: Invoke, tmp_path: Path) -> None:
+    """Theorem 2 in two rates and two values of beta; the same command measures nothing twice."""
+    options = ["theorems", "--scale", "0.07", "--hidden", "4", "--models", "gcn", "--lrs", "0.01,0.0001", "--alphas"]
+    options += ["0.1,0.01", "--warmup", "5", "--sweeps", "6", "--epochs", "4", "--seeds", "1", "--device", "cpu"]
+    code, said = invoke(*options, "--run-dir", "out")
+    assert code == 0, said
+    lines = (tmp_path / "out" / "theorems.jsonl").read_text().splitlines()
+    records = [TheoremRecord(**json.loads(line)) for line in lines]
+    bias = {(r.question, r.method, r.lr): r.bias for r in records}
+    lmc, rates = "lmc:alpha=0", (0.01, 0.0001)
+    assert bias["rate", lmc, 0.0001] < 0.03 * bias["rate", lmc, 0.01]
+    for method in ("gas", "cluster", "lmc:alpha=0:cut=after:first_layer=pruned"):
+        assert bias["rate", method, 0.0001] > 0.3 * bias["rate", method, 0.01]
+    assert all(bias["rate", "backward-sgd", lr] < 1e-12 for lr in rates)
+    ratio = bias["beta", "lmc:alpha=0.1:score=1", 0.0001] / bias["beta", "lmc:alpha=0.01:score=1", 0.0001]
+    assert 8 < ratio < 12
+    assert (tmp_path / "out" / "theorems.png").is_file()
+    assert "slope" in (tmp_path / "out" / "theorems.md").read_text()
+    code, said = invoke(*options, "--run-dir", "out")
+    assert code == 0
+    assert (tmp_path / "out" / "theorems.jsonl").read_text().splitlines() == lines
+
+
+def test_gradient_norms_have_a_floor_without_compensation() -> None:
+    study = Theorems(scale=0.07, hidden=4, epochs=80, models="appnp", seeds=1, device="cpu")
+    cells = {cell.method: cell for cell in study.cells()}
+    last = {}
+    for method in ("lmc:alpha=0", "cluster"):
+        (record,) = study.measure(cells[method])
+        assert list(record.norms)[-1] == "80"
+        last[method] = record.norms["80"]
+    assert last["lmc:alpha=0"] < 0.5 * last["cluster"]
