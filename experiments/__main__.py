@@ -11,6 +11,7 @@ def make_app() -> typer.Typer:
     """The commands, by the names of the studies."""
     from experiments.accuracy import Accuracy
     from experiments.choose import Choose
+    from experiments.drawing import draw_idea
     from experiments.estimates import estimates
     from experiments.gradients import Gradients
     from experiments.grid import Grid
@@ -27,6 +28,7 @@ def make_app() -> typer.Typer:
         "Studies that compare training methods.",
     )
     app.command("estimates")(estimates)
+    app.command("drawing")(draw_idea)
     app.add_typer(make_paper_app(PROGRAM), name="paper")
     return app
 
