@@ -148,7 +148,7 @@ class Choose(Study[ChooseCell, ChooseRecord]):
     def measure(self, cell: ChooseCell) -> list[ChooseRecord]:
         whole = cell.config == WHOLE
         method = FullBatch() if whole else methods_in(cell.config, self.methods)[cell.method]
-        target = None if whole else self.targets(self._read()).get((cell.dataset, cell.norm, cell.seed))
+        target = None if whole else self.targets(self.lines()).get((cell.dataset, cell.norm, cell.seed))
         run = self.testbeds[cell.dataset].bind(method, cell.seed, *parse_norm(cell.norm))
         epochs, every = (self.full_epochs, self.full_epochs // self.epochs) if whole else (self.epochs, 1)
         seconds, scores = [], []

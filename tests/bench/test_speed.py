@@ -117,6 +117,8 @@ def test_every_kind_of_line_is_measured(graph: lmc.Graph, model: str, what: Line
         assert record.moved is None
         return
     assert record.moved
+    assert record.bind_s
+    assert record.partition_s
     assert record.product_ms
     assert record.product_moved
     assert record.dense_ms

@@ -66,6 +66,7 @@ class SpeedRecord(Line, SpeedCell):
             batches.
         product_moved, product_gathered: its bytes, every row counted once, and once for each entry.
         dense_ms: one linear map of as many rows, from the hidden width to itself.
+        partition_s, bind_s: seconds of partitioning, from the cache where the parts are there, and of binding.
         iterations: of both solves, all steps of an epoch together; None for models with layers.
         iteration_ms: one iteration of the forward solver; mean over batches.
     """
@@ -79,6 +80,8 @@ class SpeedRecord(Line, SpeedCell):
     resident_mb: float | None = None
     nnz_share: float | None = None
     halo_ratio: float | None = None
+    partition_s: float | None = None
+    bind_s: float | None = None
     product_ms: float | None = None
     product_moved: float | None = None
     product_gathered: float | None = None
@@ -273,7 +276,8 @@ def bytes_of(timed: Timed, width: int) -> dict[str, Any]:
     batches = list(run.batches(0))
     matrices, item = traffic.matrices_of(run, batches), run.problem.dtype.itemsize
     each = iterations / len(batches) if iterations else 0
-    found: dict[str, Any] = {"iterations": iterations}
+    spent = run.setup_seconds
+    found: dict[str, Any] = {"iterations": iterations, "partition_s": spent["partition"], "bind_s": spent["bind"]}
     found["moved"] = sum(traffic.step_bytes(run, batch, each) for batch in batches)
     if matrices:
         found |= {

@@ -84,7 +84,10 @@ class Training(Source):
     ] = None
     partition: Annotated[
         str | None,
-        _method("How: metis, kaminpar (needs that package), label-propagation or random.", show_default="metis"),
+        _method(
+            "How: metis, metis-work (equal work), kaminpar (needs that package), label-propagation or random.",
+            show_default="metis",
+        ),
     ] = None
     model: Annotated[
         str,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from lmc.bench.epoch import MODELS, Setup
 from lmc.bench.speed import COPY, Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
-from lmc.cli.console import TextTable, milliseconds, number, ratio, share
+from lmc.cli.console import TextTable, milliseconds, number, ratio, seconds, share
 from lmc.cli.costs import RIVALS, AutoDataset, CostStudy, Repeat, SomeConfigs, Tiers, Warmup, epochs_text
 from lmc.cli.lists import division, first_of, methods_in, parse_configs, parse_list, parse_words
 from lmc.cli.spec import parse_method
@@ -29,7 +29,8 @@ TIMES = (
     "our full batch of the same model; time / pyg-full: as one of torch_geometric.nn.GCN on edge_index; time / lmc: "
     "as one of LMC on the same batches. non-zeros: of all batches over the graph's; time / work: time over "
     "(non-zeros x full-batch time), 1 where time is proportional to the work; of device speed: speed over that of the "
-    "same line with histories on the device and fixed batches"
+    "same line with histories on the device and fixed batches; partition s, bind s: time of setting up; stored "
+    "parts are read"
 )
 BYTES = (
     "one sparse product with a batch's matrix at the hidden width, the fastest of 16, and the whole epoch: bytes that "
@@ -112,7 +113,8 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
 
     def facts(self) -> list[tuple[str, str]]:
         models = f"{', '.join(self.course.models)}; layers of {self.hidden}, dropout {self.dropout:g}"
-        return [*GraphStudy.facts(self), ("models", models), ("time", epochs_text(self.setup))]
+        loaded = ("loaded in", seconds(self.loaded[1]))
+        return [*GraphStudy.facts(self), loaded, ("models", models), ("time", epochs_text(self.setup))]
 
     def measure(self, cell: SpeedCell) -> list[SpeedRecord]:
         course = self.course
@@ -167,7 +169,7 @@ def times_table(rows: Sequence[SpeedRow]) -> TextTable:
     """Times and ratios."""
     headers = ["model", "method", "parts/clusters", "histories", "batches", "steps", "ms / epoch", "time / pyg-full"]
     headers += ["time / full", "non-zeros", "time / work", "time / lmc", "of device speed", "step MB", "resident MB"]
-    headers += ["halo/core", "smaller group", "timed"]
+    headers += ["halo/core", "partition s", "bind s", "smaller group", "timed"]
     smaller = any(row.record.turn > 1 for row in rows)
     cells = []
     for row in rows:
@@ -176,6 +178,7 @@ def times_table(rows: Sequence[SpeedRow]) -> TextTable:
         line = [r.model, r.method, r.config, *kind, str(r.steps), milliseconds(r.ms)]
         line += [ratio(row.vs_pyg), ratio(row.vs_full), share(r.nnz_share), ratio(row.vs_work), ratio(row.vs_rival)]
         line += [share(row.of_device), number(r.step_mb, 1), number(r.resident_mb, 1), number(r.halo_ratio, 2)]
+        line += [number(r.partition_s, 2), number(r.bind_s, 2)]
         cells.append([*line, str(r.turn) if smaller else "-", "-" if r.in_turn else "one by one"])
     return TextTable(headers, cells, TIMES, named=2).without_empty()
 

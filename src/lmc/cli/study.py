@@ -275,9 +275,16 @@ class GraphStudy(Study[C, R]):
         return "arxiv-like" if self.on.type == "cuda" or self.scale else "arxiv-like@0.1"
 
     @cached_property
+    def loaded(self) -> tuple[Graph, float]:
+        """The graph, loaded when it is first used, and the seconds that took."""
+        started = time.perf_counter()
+        graph = lmc.data.load(self.source, data_dir=self.data_dir, scale=self.scale).training_graph
+        return graph, time.perf_counter() - started
+
+    @property
     def graph(self) -> Graph:
-        """The graph, loaded when it is first used."""
-        return lmc.data.load(self.source, data_dir=self.data_dir, scale=self.scale).training_graph
+        """The graph."""
+        return self.loaded[0]
 
     def settings(self) -> dict[str, Any]:
         return {"graph": self.graph.name, "data": self.graph.checksum} | super().settings()

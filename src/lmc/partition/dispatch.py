@@ -19,10 +19,11 @@ from torch import Tensor
 from lmc.errors import ConfigError, GraphError, typed
 from lmc.files import replacing, user_cache
 from lmc.graph import Graph, with_transpose
-from lmc.partition.partitioners import kaminpar_parts, metis_parts, propagated_parts, random_parts
+from lmc.partition.partitioners import kaminpar_parts, metis_parts, propagated_parts, random_parts, work_parts
 
 METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
     "metis": metis_parts,
+    "metis-work": work_parts,
     "kaminpar": kaminpar_parts,
     "random": random_parts,
     "label-propagation": propagated_parts,
@@ -34,8 +35,9 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
     """A part 0 .. ``num_parts`` - 1 for every node, int64 [n]; no part is empty.
 
     Args:
-        method: ``"metis"``, ``"kaminpar"`` (faster, and fewer edges cut; needs the package kaminpar),
-            ``"label-propagation"`` (for graphs too large for both) or ``"random"``.
+        method: ``"metis"``, ``"metis-work"`` (equal sums of rows and entries instead of equal rows), ``"kaminpar"``
+            (faster, and fewer edges cut; needs the package kaminpar), ``"label-propagation"`` (for graphs too large for
+            both) or ``"random"``.
         seed: the same seed gives the same parts.
         cache: store the result in the user's cache folder and read it the next time (not for random parts, which
             are drawn faster than read).
