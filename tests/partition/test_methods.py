@@ -96,7 +96,8 @@ def test_an_invalid_number_of_parts_is_refused(graph: Graph, num_parts: int) -> 
 
 
 def test_an_unknown_method_is_refused(graph: Graph) -> None:
-    with pytest.raises(ConfigError, match=r"metis, metis-work, kaminpar, random, label-propagation \(got 'spectral'\)"):
+    known = "metis, metis-work, kaminpar, random, label-propagation, stream"
+    with pytest.raises(ConfigError, match=rf"{known} \(got 'spectral'\)"):
         partition(graph, 4, "spectral")
 
 

@@ -99,6 +99,15 @@ def predict(options: o.Predict) -> None:
 
 
 @app.command()
+@o.takes(o.Shard)
+def shard(options: o.Shard) -> None:
+    """Write one folder per rank of a distributed run, without holding the whole graph in memory."""
+    from lmc.cli.shard import shard_command
+
+    shard_command(options)
+
+
+@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder that is searched.")] = Path("runs"),
 ) -> None:

@@ -51,13 +51,13 @@ class Source:
         str | None, _data("Of a file whose targets leave it open: classes, labels (several a node) or regression.")
     ] = None
 
-    def load(self) -> "Graph":
-        """The graph."""
+    def load(self, mapped: bool = False) -> "Graph":
+        """The graph; ``mapped``: read in pieces, where :func:`lmc.load` can."""
         from lmc.data import load
 
         return load(
             self.dataset, data_dir=self.data_dir, scale=self.scale, symmetrise=self.symmetrise,
-            directed=self.directed or None, task=self.task,
+            directed=self.directed or None, task=self.task, mapped=mapped,
         )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ class Training(Source):
     partition: Annotated[
         str | None,
         _method(
-            "How: metis, metis-work (equal work), kaminpar (needs that package), label-propagation or random.",
+            "How: metis, metis-work (equal work), kaminpar (needs that package), label-propagation, stream or random.",
             show_default="metis",
         ),
     ] = None
@@ -148,8 +148,8 @@ class Training(Source):
         bool, _place("Build every batch when it is needed and keep none.", "--rebuild-batches")
     ] = False
 
-    def load(self) -> "Graph":
-        graph = super().load()
+    def load(self, mapped: bool = False) -> "Graph":
+        graph = super().load(mapped or self.structure.startswith("disk"))
         return graph if self.inductive is None else replace(graph, inductive=self.inductive)
 
     def settings(self) -> "Settings":
@@ -261,6 +261,19 @@ class Predict(Source):
         str | None, _place("Memory that may be needed beside the graph, the model and the result, e.g. 4GB.")
     ] = None
     device: Annotated[str, _place("cpu, cuda, or auto: the GPU where there is one.")] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard(Source):
+    """What ``lmc shard`` has."""
+
+    ranks: Annotated[int, typer.Option(help="Processes of the distributed run.")]
+    out: Annotated[Path, typer.Option(help="The folder to write: rank-0, rank-1, ... and manifest.json.")]
+    parts: Annotated[int | None, typer.Option(help="Parts of all ranks. Default: as for `lmc train`.")] = None
+    partition: Annotated[
+        str, typer.Option(help="stream (bounded memory), or metis, kaminpar, label-propagation, random.")
+    ] = "stream"
+    seed: Annotated[int, typer.Option(help="Of the partition.")] = 0
 
 
 def takes(

@@ -84,7 +84,7 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
     clusters: Annotated[int, typer.Option(help="Parts in a batch, at every scale.")] = 2
     sweep: Annotated[str, typer.Option(help="Parts in a batch, comma-separated, at the scale --at.")] = "1,2,4,8,16,32"
     at: Annotated[float | None, typer.Option(help="The scale of --sweep.", show_default="the last but one")] = None
-    partition: Annotated[str, typer.Option(help="metis, kaminpar, random or label-propagation.")] = "metis"
+    partition: Annotated[str, typer.Option(help="metis, kaminpar, random, label-propagation or stream.")] = "metis"
     repeat: Repeat = None
     warmup: Warmup = None
 

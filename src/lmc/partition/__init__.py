@@ -2,3 +2,4 @@
 
 from lmc.partition.dispatch import METHODS, Quality, check_parts, is_cached, partition, quality
 from lmc.partition.groups import group_parts
+from lmc.partition.stream import coarse_pieces, parts_in_pieces

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,25 +34,36 @@ MAX_BALANCE = 1.2  # the largest size of a part, over the mean, while borders ar
 def metis_parts(graph: Graph, num_parts: int, seed: int = 0, weights: list[int] | None = None) -> Tensor:
     """Parts of nearly equal size, or of equal sums of ``weights`` of nodes, with few edges cut; the same seed gives the
     same parts."""
+    return metis(bare(with_transpose(graph.adj.to("cpu"))), num_parts, seed, weights)
+
+
+def bare(adj: CSR) -> CSR:
+    """The pattern alone, on which parts depend."""
+    return CSR(adj.indptr, adj.indices, None, adj.num_cols, adj.symmetric)
+
+
+def metis(adj: CSR, num_parts: int, seed: int = 0, weights: list[int] | None = None) -> Tensor:
+    """METIS on a symmetric pattern; its values, where it has any, are whole weights of edges."""
     try:
         import pymetis
     except ImportError as error:
         raise ConfigError(
             "expected pymetis for method='metis' (got none): pip install pymetis, or use method='label-propagation'"
         ) from error
-    adj = with_transpose(graph.adj.to("cpu"))
     if adj.indptr.dtype != torch.int32:
         raise ConfigError(
-            f"expected fewer than 2^31 entries for method='metis' (got {adj.nnz:,}): use method='label-propagation'"
+            f"expected fewer than 2^31 entries for method='metis' (got {adj.nnz:,}): use method='stream' or "
+            "method='label-propagation'"
         )
     # METIS passes the seed to srand, for which 0 and 1 are the same
-    options = pymetis.Options(seed=(seed + 1) % 2**31)
+    given: dict[str, Any] = {"options": pymetis.Options(seed=(seed + 1) % 2**31), "vweights": weights}
+    given |= {} if adj.values is None else {"eweights": adj.values.tolist()}
     starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
     if hasattr(pymetis, "CSRAdjacency"):  # newer versions of pymetis
         rows = pymetis.CSRAdjacency(adj_starts=starts, adjacent=neighbours)
-        _, parts = pymetis.part_graph(num_parts, rows, options=options, vweights=weights)
+        _, parts = pymetis.part_graph(num_parts, rows, **given)
     else:
-        _, parts = pymetis.part_graph(num_parts, xadj=starts, adjncy=neighbours, options=options, vweights=weights)
+        _, parts = pymetis.part_graph(num_parts, xadj=starts, adjncy=neighbours, **given)
     return fill_empty(torch.as_tensor(parts, dtype=torch.int64), num_parts)
 
 
@@ -180,8 +191,13 @@ def _majority(
     return best, np.where(best == labels, 0.0, np.floor(top) - own_votes)
 
 
-def _rank(groups: np.ndarray) -> np.ndarray:
+def ranks_in_groups(groups: Tensor) -> Tensor:
     """For every element, how many earlier elements are in its group."""
+    return torch.from_numpy(_rank(groups.numpy()))
+
+
+def _rank(groups: np.ndarray) -> np.ndarray:
+    """The same of numpy arrays."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     first = np.searchsorted(ordered, ordered, side="left")

@@ -1,0 +1,108 @@
+"""Parts of a graph that is read in chunks: label propagation for a coarse division, then METIS inside of each piece.
+
+    clusters   every node joins the cluster of most of its neighbours, as long as its size is bounded
+    pieces     METIS divides the graph between clusters, which is small
+    borders    nodes on borders move to the piece of most of their neighbours
+    parts      METIS divides each piece, whose edges are in memory one piece at a time
+
+The rounds over all nodes read the edges in chunks. Beside a chunk they need a few whole numbers per node.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmc.graph import CSR, Graph
+from lmc.graph.csr import from_rows, induced, with_transpose
+from lmc.partition.partitioners import bare, fill_empty, metis, ranks_in_groups
+
+PIECE_ENTRIES = 2**27
+"""Entries of a piece, by default: METIS needs about 50 bytes for each."""
+CLUSTERS_PER_PIECE = 400
+GROW_ROUNDS = 5
+REFINE_ROUNDS = 6
+MAX_BALANCE = 1.05
+"""The largest size of a piece over the mean while borders are refined."""
+
+
+def streamed_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+    """Parts of nearly equal size; the same seed gives the same parts."""
+    pieces = min(num_parts, max(2, -(-graph.adj.nnz // PIECE_ENTRIES)))
+    parts, _ = parts_in_pieces(graph, coarse_pieces(graph, pieces, seed), num_parts, seed)
+    return fill_empty(parts, num_parts)  # a piece of few nodes has fewer parts than its share
+
+
+def coarse_pieces(graph: Graph, num_pieces: int, seed: int = 0) -> Tensor:
+    """A piece 0 .. ``num_pieces`` - 1 for every node, int64 [n]: connected regions of nearly equal size."""
+    n, adj = graph.num_nodes, graph.adj.to("cpu")
+    if num_pieces == 1:
+        return torch.zeros(n, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(seed)
+    clusters = torch.arange(n)
+    bound = max(1, n // (CLUSTERS_PER_PIECE * num_pieces))
+    for _ in range(GROW_ROUNDS if bound > 1 else 0):
+        _vote(adj, clusters, n, low=0, high=bound, generator=generator)
+    clusters = clusters.unique(return_inverse=True)[1]
+    size = torch.bincount(clusters)
+    labels = metis(_between(adj, clusters, size.numel()), num_pieces, seed, size.tolist())[clusters]
+    low, high = int(n / num_pieces / MAX_BALANCE), int(np.ceil(MAX_BALANCE * n / num_pieces))
+    for _ in range(REFINE_ROUNDS):
+        _vote(adj, labels, num_pieces, low=max(1, low), high=high, generator=generator)
+    return fill_empty(labels, num_pieces)
+
+
+def parts_in_pieces(graph: Graph, pieces: Tensor, num_parts: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """The part of every node and the piece of every part; a piece is divided into ``num_parts`` / pieces parts, or into
+    one more."""
+    count, adj = int(pieces.max()) + 1, graph.adj.to("cpu")
+    parts, owners = torch.empty_like(pieces), list[int]()
+    local = torch.full((graph.num_nodes,), -1, dtype=torch.int32)
+    for piece in range(count):
+        nodes = (pieces == piece).nonzero().squeeze(1)
+        num = min(num_parts // count + (piece < num_parts % count), nodes.numel())
+        local[nodes] = torch.arange(nodes.numel(), dtype=torch.int32)
+        inside = with_transpose(bare(induced(adj, nodes, local)))
+        parts[nodes] = len(owners) + (metis(inside, num, seed) if num > 1 else 0)
+        local[nodes] = -1
+        owners += [piece] * num
+    return parts, torch.tensor(owners)
+
+
+def _vote(adj: CSR, labels: Tensor, count: int, *, low: int, high: int, generator: torch.Generator) -> None:
+    """One round in place: half of the nodes move to the label of most of their neighbours, where sizes allow."""
+    size = torch.bincount(labels, minlength=count)
+    for rows, entries in adj.ranges():
+        own = labels[rows].clone()
+        degree = adj.indptr[rows.start : rows.stop + 1].diff().long()
+        row = torch.arange(own.numel()).repeat_interleave(degree)
+        pairs, votes = (row * count + labels[adj.indices[entries].long()]).unique(return_counts=True)
+        row, label = pairs // count, pairs % count
+        # ties are broken at random; two nodes that swap labels at once would do so forever, so half of the nodes stay
+        score = votes + 0.5 * torch.rand(votes.numel(), generator=generator, dtype=torch.float64)
+        top = torch.zeros(own.numel(), dtype=torch.float64).scatter_reduce_(0, row, score, "amax")
+        winner, mine = score == top[row], label == own[row]
+        best = own.index_copy(0, row[winner], label[winner])
+        gain = top.floor() - torch.zeros_like(top).index_copy_(0, row[mine], votes[mine].double())
+        stays = (best == own) | (torch.rand(own.numel(), generator=generator) < 0.5)
+        movers = gain.where(~stays, -1.0).sort(descending=True, stable=True).indices[: int((~stays).sum())]
+        movers = movers[ranks_in_groups(best[movers]) < (high - size)[best[movers]]]
+        movers = movers[ranks_in_groups(own[movers]) < (size - low)[own[movers]]]
+        labels[rows] = own.index_copy(0, movers, best[movers])
+        size.index_add_(0, best[movers], torch.ones_like(movers))
+        size.index_add_(0, own[movers], -torch.ones_like(movers))
+
+
+def _between(adj: CSR, clusters: Tensor, count: int) -> CSR:
+    """The graph between clusters, in both directions; its values are numbers of edges."""
+    keys, weights = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+    for row, entries in adj.chunks():
+        a, b = clusters[row], clusters[adj.indices[entries].long()]
+        crossing = a != b
+        a, b = a[crossing], b[crossing]
+        both = torch.cat([keys, a * count + b, b * count + a])
+        ones = torch.ones(2 * a.numel(), dtype=torch.int64)
+        keys, at = both.unique(return_inverse=True)
+        weights = torch.zeros(keys.numel(), dtype=torch.int64).index_add_(0, at, torch.cat([weights, ones]))
+    return from_rows(keys // count, keys % count, weights, (count, count))
