@@ -26,8 +26,9 @@ $(STAMP): $(LIBRARY)
 
 demo: $(LIBRARY)
 	rm -rf runs/demo
-	$(BIN)/lmc compare arxiv-like --scale 0.1 --model gcn:layers=3:norm=layer --parts 40 --clusters 10 \
-		--lr 0.001 --epochs 80 --eval-every 2 --run-dir runs/demo
+	$(BIN)/lmc compare products-like --scale 0.01 --model gcn:layers=3:norm=layer --parts 40 --clusters 4 \
+		--methods full,cluster,gas,lmc,cmc,imc --lr 0.003 --epochs 20 --run-dir runs/demo
+	$(BIN)/lmc report runs/demo
 
 # the site, with every tutorial executed; make test builds it without executing them
 docs: $(SITE)

@@ -261,7 +261,7 @@
     const say = ([m, p]) => `${seconds(p[SECONDS])} of training steps (epoch ${p[EPOCH]})`;
     add(line, "b", {}, order[0][0].name);
     const first = many ? " is the first to reach" : " reaches";
-    line.append(`${first} a test score of ${short(target)}${data.percent ? " %" : ""} (${data.metric}), after ${say(order[0])}.`);
+    line.append(`${first} a test score of ${target}${data.percent ? " %" : ""} (${data.metric}), after ${say(order[0])}.`);
     if (order.length > 1) line.append(` Next: ${order.slice(1, 3).map((o) => `${o[0].name} after ${seconds(o[1][SECONDS])}`).join(", ")}.`);
   };
 
@@ -299,7 +299,7 @@
   const biased = methods.some((m) => known(m.bias));
   grid(final, {
     caption: "Final values of every method", sortable: true,
-    columns: () => ["method", "epochs", "training loss", "best epoch", `validation ${metric}`, `test ${metric}`, "seconds", "seconds an epoch", ...(target === null ? [] : [`seconds to ${short(target)}${data.percent ? " %" : ""}`]), "gradient error", ...(biased ? ["bias"] : [])],
+    columns: () => ["method", "epochs", "training loss", "best epoch", `validation ${metric}`, `test ${metric}`, "seconds", "seconds an epoch", ...(target === null ? [] : [`seconds to ${target}${data.percent ? " %" : ""}`]), "gradient error", ...(biased ? ["bias"] : [])],
     rows: () => {
       const times = methods.map((m) => reached(m)?.[SECONDS] ?? Infinity);
       return methods.filter((m) => m.shown).map((m) => ({

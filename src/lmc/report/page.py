@@ -190,5 +190,5 @@ def _flat(prefix: str, value: Any) -> list[tuple[str, str]]:
         return [pair for pairs in nested for pair in pairs]
     if prefix == "parameters":  # a shape for every parameter: too long for a table
         return [(prefix, f"{len(value) if isinstance(value, dict) else 0} tensors")]
-    text = value if isinstance(value, str) else json.dumps(finite(value))
+    text = value if isinstance(value, str) else "none" if value is None else json.dumps(finite(value))
     return [(prefix, text if len(text) <= 200 else text[:197] + "...")]
