@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import lmc
 from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, random_graph
 from lmc.engine import Distributed, Run
 from lmc.graph import Graph
 from lmc.methods import Method
 from lmc.models import Model
+from lmc.train.evaluate import evaluate_problem
 
 GRAPHS = {"random": random_graph, **SPECIAL_GRAPHS, "large": lambda: random_graph(60, seed=3)}
 EVERY_MODEL = {**MODELS, **MORE_MODELS}
@@ -91,3 +93,55 @@ def train(case: Case) -> dict[str, Any]:
         "owned": shard.num_owned,
         "sent": run.problem.exchange.world.sent,
     }
+
+
+def exact(case: Case) -> dict[str, Any]:
+    """What exact passes give: scores, predictions, and filled tables."""
+    run = case.bind_here()
+    run.refresh()
+    graph, model, shard = case.make_graph(), run.problem.model, run.problem.exchange.shard
+    nodes = [3, 17, 3, 30]
+    return {
+        "scores": evaluate_problem(run.problem),
+        "evaluated": lmc.evaluate(model, graph, distributed=True),
+        "predicted": lmc.predict(model, graph, distributed=True),
+        "some": lmc.predict(model, graph, nodes, "classes", distributed=True),
+        "states": lmc.predict(model, graph, nodes, "states", layer=1, distributed=True),
+        "tables": {name: table.data() for name, table in run.named_tables().items()},
+        "ids": shard.ids,
+        "owned": shard.num_owned,
+    }
+
+
+def fit(case: Case, options: dict[str, Any], folder: str | None) -> tuple[Any, dict[str, Tensor], dict[str, float]]:
+    """The record and the parameters of a whole training run, and the scores of one rank alone."""
+    graph = case.make_graph()
+    model = case.make_model(graph)
+    distributed = Distributed(**case.options)
+    record = lmc.fit(
+        graph, model, case.method, parts=case.make_parts(graph), device="cpu", run_dir=folder, distributed=distributed,
+        **options,
+    )  # fmt: skip
+    scores = lmc.evaluate(model, graph) if torch.distributed.get_rank() == 0 else {}
+    return [(e.loss, e.scores) for e in record.epochs], dict(model.state_dict()), scores
+
+
+def traffic(case: Case) -> dict[str, Any]:
+    """The bytes of every step as this rank sent them, and as they follow from the lists and the batches."""
+    run = case.bind_here()
+    run.refresh()
+    exchange, optimizer, counted = run.problem.exchange, optimizer_of(run), 0
+    before, messages, owned = exchange.world.sent, exchange.world.messages, exchange.shard.num_owned
+    widths = {name: sum(t.data().shape[1] for t in layers.values()) for name, layers in run.tables.items()}
+    fetched = widths.pop("M", 0) + widths.pop("U", 0)
+    for batch in batches_of(run, case.steps):
+        run.step(batch, optimizer)
+        mirrored = sum(int(torch.isin(batch.core, rows).sum()) for rows in exchange.sent_to)
+        counted += 8 * (mirrored * sum(widths.values()) + int((batch.halo >= owned).sum()) * fetched)
+    run.sync.settle()
+    return {"counted": counted, "sent": exchange.world.sent - before, "messages": exchange.world.messages - messages}
+
+
+def refused(case: Case) -> Any:
+    """Bind, which is refused."""
+    return case.bind_here()

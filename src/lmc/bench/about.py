@@ -27,7 +27,7 @@ from lmc.train import adam
 def about(run: Run, label: str, found: Plan | None = None) -> About:
     """What is known when a run begins."""
     partition = None
-    if isinstance(run.method, ClusterMethod):
+    if isinstance(run.method, ClusterMethod) and run.sync is None:  # a rank sees its own share of the graph
         figures = dataclasses.asdict(quality(run.graph, _parts(run)))
         partition = {**figures, "parts_per_batch": run.clusters.per_batch, "steps": run.num_batches}
     memory = None if found is None else {"planned": found.device, "planned step": found.step}

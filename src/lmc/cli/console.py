@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 STOPPED, REFUSED = 130, 2
+FIRST_REPORTS = 3.0
+"""Seconds that other ranks give to rank 0 to print an error that all have."""
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Typer exports no name for it
 
 
@@ -54,30 +59,34 @@ class OneLineErrors(TyperGroup):
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Errors the library raises on purpose become one line and an exit code; others keep their traceback."""
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         yield
     except Interrupted as error:
         again = ["lmc", *(word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")), "--resume"]
-        err.print(f"[yellow]{escape(str(error))}[/yellow]")
-        err.print(f"continue with: [bold]{escape(shlex.join(again))}[/bold]")
+        _say(f"[yellow]{escape(str(error))}[/yellow]", f"continue with: [bold]{escape(shlex.join(again))}[/bold]")
         raise typer.Exit(128 + error.signal) from error
     except KeyboardInterrupt as error:
-        err.print("[yellow]stopped at once; what was saved before is kept[/yellow]")
+        _say("[yellow]stopped at once; what was saved before is kept[/yellow]")
         raise typer.Exit(STOPPED) from error
     except (LmcError, _UsageError) as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         text = " ".join(str(error).split()) if isinstance(error, LmcError) else _usage(error)
-        err.print(f"[red]error:[/red] {escape(text)}")
+        _say(f"[red]error:[/red] {escape(text)}")
         raise typer.Exit(REFUSED) from error
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
             raise
-        err.print(
-            f"[red]error:[/red] expected enough memory (got: {escape(' '.join(str(error).split()))}): lower sizes"
-        )
+        _say(f"[red]error:[/red] expected enough memory (got: {escape(' '.join(str(error).split()))}): lower sizes")
         raise typer.Exit(REFUSED) from error
+
+
+def _say(*lines: str) -> None:
+    """Print lines to standard error; of several ranks that have an error, one does."""
+    if reports():
+        err = Console(stderr=True, highlight=False, soft_wrap=True)
+        for line in lines:
+            err.print(line)
 
 
 def _usage(error: Any) -> str:
@@ -92,9 +101,28 @@ def _usage(error: Any) -> str:
 
 
 def console() -> Console:
-    """Standard output, at least 140 columns wide where it is not a terminal."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 140))
+    """Standard output, at least 140 columns wide where it is not a terminal; of several ranks, the first one's."""
+    quiet = int(os.environ.get("RANK", 0)) > 0
+    out = Console(highlight=False, quiet=quiet)
+    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 140), quiet=quiet)
+
+
+def reports() -> bool:
+    """Whether this process prints its error: of several ranks that fail, the lowest one that is quick, and no other."""
+    rank = int(os.environ.get("RANK", 0))
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return True
+    from torch.distributed import TCPStore
+
+    attempt, port = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), int(os.environ.get("MASTER_PORT", 0))
+    key, deadline = f"lmc/error/{attempt}", time.monotonic() + (FIRST_REPORTS if rank else 0)
+    try:
+        store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, timeout=timedelta(seconds=FIRST_REPORTS))
+        while not store.check([key]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return store.add(key, 1) == 1
+    except (KeyError, RuntimeError):  # nobody can be asked
+        return True
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> Table:

@@ -16,6 +16,7 @@ import typer
 from lmc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from lmc.engine import Distributed
     from lmc.graph import Graph
     from lmc.losses import RowLoss
     from lmc.stores import Placement
@@ -30,7 +31,7 @@ def _under(heading: str) -> Callable[..., Any]:
 
 
 _data, _method, _model, _loop = _under("Data"), _under("Method"), _under("Model"), _under("Optimiser")
-_place, _run = _under("Placement"), _under("Run")
+_place, _run, _ranks = _under("Placement"), _under("Run"), _under("Ranks (torchrun)")
 
 DataDir = Annotated[Path | None, _data("Folder to look in first, before $LMC_DATA.")]
 Epochs = Annotated[int, _loop("Passes over the parts.")]
@@ -217,6 +218,13 @@ class Train(Training):
     tensorboard: Annotated[
         bool, _run("Log to the folder tensorboard in the run folder; needs that package.", "--tensorboard")
     ] = False
+    sync: Annotated[
+        str | None, _ranks("When ranks exchange rows: step (default), after every step, or layer, at every layer.")
+    ] = None
+    sync_every: Annotated[int | None, _ranks("Steps between two exchanges of --sync step. Default: 1.")] = None
+    wire: Annotated[
+        str | None, _ranks("Rows are sent as they are kept (exact, the default), or as bfloat16 in half the bytes.")
+    ] = None
     memory: Annotated[
         str | None,
         _place("Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted."),
@@ -224,6 +232,20 @@ class Train(Training):
     dry_run: Annotated[
         bool, _place("Show what would be kept where and the memory of a step; train nothing.", "--dry-run")
     ] = False
+
+    def distributed(self) -> "Distributed | bool":
+        """How ranks exchange rows, where torchrun has started this process."""
+        from lmc.engine.distributed import Distributed, launched
+
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("sync", "sync_every", "wire")}
+        given = {name: value for name, value in given.items() if value is not None}
+        if given and not launched():
+            name = next(iter(given)).replace("_", "-")
+            raise ConfigError(
+                f"expected a process of torchrun for --{name} (got one that was started alone): use torchrun "
+                "--nproc-per-node 2 -m lmc train, or drop it"
+            )
+        return Distributed(**given) if launched() else False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 def train_command(options: Train) -> None:
     """Train under a progress bar and print the result."""
     out, settings, placement, shared = console(), options.settings(), options.placement(), options.shared()
+    distributed = options.distributed()
     if options.memory is not None:
         parse_memory(options.memory)
     read_model(options.model)
@@ -64,31 +65,32 @@ def train_command(options: Train) -> None:
         return
     name = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}"
     with held_to(options.memory, placement.training_device, found):
-        run = method.bind(graph, model, parts, placement, loss=loss, seed=options.seed)
+        run = method.bind(graph, model, parts, placement, loss=loss, seed=options.seed, distributed=distributed)
         run.setup_seconds |= spent
         del graph  # the run has a copy in another order, which may be kept on another tier
-        run_dir = run_folder(options, name)
-        callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard else []
+        run_dir = run_folder(options, name) if run.speaks else Path("runs")  # other ranks write nothing
+        callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard and run.speaks else []
         lines = dict(run_facts(run))
         lines["method"] += reason
         out.print(facts([*lines.items(), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
         if options.resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with stop_on_interrupt() as stop:
-            if options.overwrite:
+            if options.overwrite and run.speaks:
                 clear_folder(run_dir)
             training = Training(run, settings, run_dir, options.resume, stop, callbacks)
             bar = epoch_bar(settings.epochs, out, training.config["metrics"][0])
             with bar as show, closing(training.epochs()) as records:
                 known: About | None = None
                 for record in records:
-                    if known is None:  # the folder is this run's now
+                    if known is None and run.speaks:  # the folder is this run's now
                         known = about(run, spec, found)
                         write_about(run_dir, known)
                     show(record)
-        if known is not None:
+        if known is not None and run.sync is None:  # it runs further steps, for which other ranks do not wait
             write_about(run_dir, with_memory(known, run, alone=True))
-    out.print(_summary(read_run(run_dir)))
+    if run.speaks:
+        out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
 
@@ -178,6 +180,12 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
 def division_facts(run: Run) -> list[tuple[str, str]]:
     """How the graph is divided into parts and batches, and the quality of the partition."""
     clusters = run.clusters
+    if run.sync is not None:
+        world, shard = run.sync.world, run.sync.exchange.shard
+        each = f"{clusters.num_parts} parts, {clusters.per_batch} a batch, {run.num_batches} steps an epoch"
+        mirrors = shard.num_local - shard.num_owned
+        rows = f"{world.ranks}; rank 0 owns {shard.num_owned:,} of {shard.num_nodes:,} nodes and mirrors {mirrors:,}"
+        return [("ranks", f"{rows}; sync={world.options.sync}"), ("batches", f"of rank 0: {each}")]
     sizes = torch.tensor(clusters.offsets).diff()
     figures = quality(run.graph, torch.arange(clusters.num_parts).repeat_interleave(sizes))
     batches = f"{clusters.num_parts} parts, {clusters.per_batch} a batch, {clusters.num_batches} steps an epoch"

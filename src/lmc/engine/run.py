@@ -86,6 +86,11 @@ class Run:
         """The graph in run order."""
         return self.problem.graph
 
+    @property
+    def speaks(self) -> bool:
+        """Whether this process writes and shows the results: rank 0 of a distributed run."""
+        return self.sync is None or self.sync.world.rank == 0
+
     @cached_property
     def evaluated(self) -> Problem:
         """The problem of the graph that is evaluated, with its own P."""
@@ -93,6 +98,11 @@ class Run:
         if self.whole is trained.graph:
             return trained
         return Problem.of(self.whole, trained.model, trained.placement)
+
+    @property
+    def evaluated_splits(self) -> tuple[str, ...]:
+        """The splits of the graph that is evaluated."""
+        return self.problem.splits if self.whole is self.graph else self.whole.splits
 
     @property
     def num_batches(self) -> int:

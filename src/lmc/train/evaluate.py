@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lmc.engine import Problem, check_fit
+from lmc.engine import Distributed, Problem, check_fit
+from lmc.engine.distributed.ownership import share
+from lmc.engine.distributed.world import local_device
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states
 from lmc.errors import typed
 from lmc.graph import Graph
@@ -14,7 +16,7 @@ from lmc.train.metrics import Metrics, Tally, metrics_of
 @typed
 def evaluate(
     model: Model, graph: Graph, *, metrics: object = None, placement: Placement | None = None,
-    max_elements: int = MAX_ELEMENTS,
+    max_elements: int = MAX_ELEMENTS, distributed: bool | Distributed = False,
 ) -> dict[str, float]:  # fmt: skip
     """Scores of the exact forward pass on the whole graph, for every split that has nodes.
 
@@ -28,11 +30,23 @@ def evaluate(
         placement: where the states between two layers (``history``) and the features are kept.
         max_elements: numbers in the widest state of all rows that one chunk computes or reads. It bounds the memory
             besides the tables, and does not change the result.
+        distributed: evaluate together with the other processes that torchrun started; all of them get the scores.
     """
     check_fit(graph, model)
     wanted = metrics_of(metrics, graph)
-    device = next(model.parameters()).device
-    return evaluate_problem(Problem.of(graph, model, placement_on(device, placement)), max_elements, metrics=wanted)
+    problem = shared_problem(graph, model, placement_on(next(model.parameters()).device, placement), distributed)
+    return evaluate_problem(problem, max_elements, metrics=wanted)
+
+
+def shared_problem(
+    graph: Graph, model: Model, placement: Placement, distributed: bool | Distributed, precompute: bool = True
+) -> Problem:
+    """The problem of a graph, or of this rank's share of it."""
+    if not distributed:
+        return Problem.of(graph, model, placement, precompute=precompute)
+    options = Distributed() if distributed is True else distributed
+    exchange = share(graph, options, local_device(placement.training_device))
+    return Problem.of(exchange.shard.graph, model, placement, precompute=precompute, exchange=exchange)
 
 
 def evaluate_problem(
@@ -41,7 +55,7 @@ def evaluate_problem(
     """The scores of :func:`evaluate` for a problem that exists already; ``start`` holds the initial states of a
     fixed-point solver."""
     graph, chunks = problem.graph, chunks_of(problem, max_elements)
-    tally = Tally(metrics or metrics_of(None, graph), graph)
+    tally = Tally(metrics or metrics_of(None, graph), problem)
 
     for rows, outputs in exact_logits(problem, chunks, last_states(problem, chunks, start)):
         tally.update(rows, outputs)

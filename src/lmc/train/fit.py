@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lmc.engine import Distributed
+from lmc.engine.distributed import launched
 from lmc.errors import Interrupted, typed
-from lmc.graph import Graph
+from lmc.graph import Graph, Shard
 from lmc.heap import keep_memory as keep_freed_memory
 from lmc.losses import Loss
 from lmc.methods import Method
@@ -29,7 +31,7 @@ from lmc.train.signals import stop_on_interrupt
 
 @typed
 def fit(
-    graph: Graph, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *,
+    graph: Graph | Shard, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *,
     loss: Loss | None = None, optimizer: str | Optimizer | OptimizerFactory | None = None,
     scheduler: str | LRScheduler | SchedulerFactory | PerStep | None = None, weight_decay: float | None = None,
     patience: int | None = None, clip: float | None = None, metrics: object = None,
@@ -38,6 +40,7 @@ def fit(
     parts: Tensor | None = None, seed: int = 0, run_dir: str | Path | None = None, resume: bool = False,
     device: str | torch.device | None = None, checkpoint_every: str = "auto", placement: Placement | None = None,
     progress: bool = False, keep_memory: bool = True, inductive: bool | None = None,
+    distributed: bool | Distributed | None = None,
 ) -> RunRecord:  # fmt: skip
     """Train ``model`` on ``graph`` by ``method`` and return the record; the model ends in evaluation mode.
 
@@ -61,6 +64,8 @@ def fit(
         progress: show a progress bar on standard error.
         inductive: whether training sees the training nodes and the edges between them alone, and every score is of the
             whole graph; by default as the graph says (``graph.inductive``).
+        distributed: train together with the other processes that torchrun started; :class:`lmc.Distributed` says how.
+            None: where torchrun has started this process. Rank 0 writes the run folder and shows the progress bar.
         keep_memory: when training on a CPU, call :func:`lmc.keep_memory`, which concerns the whole process.
 
     Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 finish the step, save where there is a ``run_dir``, and raise
@@ -71,18 +76,25 @@ def fit(
         epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best,
         optimizer, scheduler, metrics,
     )  # fmt: skip
-    run = method.bind(graph, model, parts, placement, device=device, loss=loss, seed=seed, inductive=inductive)
+    distributed = launched() if distributed is None else distributed
+    run = method.bind(
+        graph, model, parts, placement, device=device, loss=loss, seed=seed, inductive=inductive,
+        distributed=distributed,
+    )  # fmt: skip
     if keep_memory and run.problem.device.type == "cpu":
         keep_freed_memory()
     folder = None if run_dir is None else Path(run_dir)
     with stop_on_interrupt() as stop:
         training = Training(run, settings, folder, resume, stop, callbacks)
-        bar = epoch_bar(epochs, metric=training.config["metrics"][0]) if progress else nullcontext()
+        shown = progress and run.speaks
+        bar = epoch_bar(epochs, metric=training.config["metrics"][0]) if shown else nullcontext()
         # closed: the lock of the folder is released after an error too
         with bar as show, closing(training.epochs()) as records:
             for record in records:
                 if show is not None:
                     show(record)
-        if stop():  # in the last epoch: everything is done and saved, but a sweep of runs must stop here
+        if (
+            run.sync is None and stop()
+        ):  # in the last epoch: everything is done and saved, but a sweep of runs must stop here
             raise Interrupted("stopped after the last epoch")
     return training.result()

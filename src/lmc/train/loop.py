@@ -81,6 +81,9 @@ class Training:
         self._position = Position()
         self._check_validation()
         self._run_dir, self._resume = run_dir, resume
+        if run.sync is not None:
+            check_ranks(settings, resume)
+            self._interrupt = run.sync.agreement(stop)
         self._folder: RunFolder | None = None
 
     @property
@@ -105,8 +108,9 @@ class Training:
     def epochs(self) -> Generator[EpochRecord, None, None]:
         """Train to the end and yield the record of every epoch; the folder is locked until then."""
         with open_folder(
-            self._run_dir, self._resume, self.run, self.config, self.optimizer, self.settings.checkpoint_every
-        ) as self._folder:
+            self._run_dir if self.run.speaks else None, self._resume, self.run, self.config, self.optimizer,
+            self.settings.checkpoint_every,
+        ) as self._folder:  # fmt: skip
             yield from self._epochs()
 
     def _epochs(self) -> Generator[EpochRecord, None, None]:
@@ -184,7 +188,7 @@ class Training:
                     hook(self)
             except BaseException as error:  # raised again below, when the losses are read and the run is saved
                 raised.append(error)
-            due = self._folder is not None and self._folder.due(steps=1)
+            due = self._saves and self._folder is not None and self._folder.due(steps=1)
             return due or bool(raised) or self._interrupt() or bool(self.ended_early)
 
         losses = train_epoch(
@@ -251,12 +255,17 @@ class Training:
         folder.append(self.record)
         if improved and self.best.parameters is not None:
             folder.save_best(self.best.epoch, self.best.parameters)
-        if save or (self._position.step == 0 and folder.due(epochs=1)):
+        if save or (self._saves and self._position.step == 0 and folder.due(epochs=1)):
             self._save()
+
+    @property
+    def _saves(self) -> bool:
+        """Whether checkpoints are written; ranks have tables of their own, which one file does not hold."""
+        return self.run.sync is None
 
     def _save(self) -> None:
         """Write a checkpoint where there is a folder."""
-        if self._folder is not None:
+        if self._folder is not None and self._saves:
             largest = float(_largest(self.model))  # a callback may have changed the parameters
             if not math.isfinite(largest):
                 raise self._diverged(f"parameter of {largest}", self._position.step)
@@ -291,11 +300,19 @@ class Training:
 
     def _check_validation(self) -> None:
         """Refuse what reads validation scores where there are none."""
-        self._validated = "val" in self.run.whole.splits
+        self._validated = "val" in self.run.evaluated_splits
         reader = "patience" if self.settings.patience is not None else "the scheduler" * self.schedule.reads_score
         if reader and not (self._validated and self.settings.eval_every):
             got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"
             raise ConfigError(f"expected validation scores for {reader} (got {got}): drop it, or provide them")
+
+
+def check_ranks(settings: Settings, resume: bool) -> None:
+    """Refuse what ranks of a distributed run would decide each for itself."""
+    if settings.minutes is not None:
+        raise ConfigError("expected epochs or steps to limit a distributed run (got minutes): clocks of ranks differ")
+    if resume:
+        raise ConfigError("expected a new run on several ranks (got resume=True): they write no checkpoint")
 
 
 def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:

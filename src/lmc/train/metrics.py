@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from lmc.engine import Problem
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 
@@ -72,28 +74,44 @@ class Metrics:
 
 
 class Tally:
-    """The metrics of every split of ``graph`` that has nodes, updated by chunks of rows."""
+    """The metrics of every split of a graph that has nodes, updated by chunks of rows.
 
-    def __init__(self, metrics: Metrics, graph: Graph) -> None:
-        self._metrics, self._graph = metrics, graph
-        device = graph.y.device
-        self._each = {split: [score.new().to(device) for score in metrics.scores] for split in graph.splits}
+    In a distributed run every rank keeps what its own rows give to the metrics, and at the end all ranks read what all
+    of them have. So a score does not depend on the number of ranks.
+    """
+
+    def __init__(self, metrics: Metrics, problem: Problem) -> None:
+        self._metrics, self._graph = metrics, problem.graph
+        self._world = None if problem.exchange is None else problem.exchange.world
+        device = problem.graph.y.device
+        self._each = {split: [score.new().to(device) for score in metrics.scores] for split in problem.splits}
+        self._kept: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {}
+        for metric in chain(*self._each.values()):
+            metric.distributed_available_fn = _never  # it would gather by itself, also where one rank evaluates alone
 
     def update(self, rows: slice | Tensor, outputs: Tensor) -> None:
         """Count the outputs of rows of the graph."""
         y = self._graph.y[rows]
         for split, each in self._each.items():
             chosen = getattr(self._graph, split)[rows]
-            if not bool(chosen.any()):
+            if not bool(chosen.any()) and self._world is None:
                 continue
             for score, metric in zip(self._metrics.scores, each, strict=True):
                 try:
-                    metric.update(*score.inputs(outputs[chosen], y[chosen]))
+                    read = score.inputs(outputs[chosen], y[chosen])
+                    if self._world is None:
+                        metric.update(*read)
+                    else:
+                        self._kept.setdefault((split, score.name), []).append(read)
                 except (ValueError, RuntimeError, TypeError, IndexError) as error:
                     raise _misfit(score.name, self._graph, error) from error
 
     def compute(self) -> dict[str, float]:
         """The first metric by split; where several were given, ``split_name`` of every one too."""
+        for (split, name), kept in self._kept.items():
+            assert self._world is not None
+            inputs = (torch.cat(self._world.gather(torch.cat(column))) for column in zip(*kept, strict=True))
+            self._each[split][self._metrics.names.index(name)].update(*inputs)
         found = {split: [self._value(*pair) for pair in zip(self._metrics.scores, each, strict=True)]
                  for split, each in self._each.items()}  # fmt: skip
         scores = {split: values[0] for split, values in found.items()}
@@ -113,6 +131,10 @@ class Tally:
             raise _misfit(score.name, self._graph, error) from error
         shown = f"{list(value.shape)} of them" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"expected one number from the metric {score.name!r} (got {shown}): choose an average")
+
+
+def _never() -> bool:
+    return False
 
 
 def _misfit(name: str, graph: Graph, error: Exception) -> ConfigError:

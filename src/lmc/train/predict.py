@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lmc.engine import Problem, check_fit
+from lmc.engine import Distributed, Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states, widest_row
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError, typed
@@ -17,6 +17,7 @@ from lmc.graph import Graph, Nodes
 from lmc.graph.csr import CHUNK
 from lmc.models import Model, Pass, evaluating
 from lmc.stores import Placement, Table, placement_on
+from lmc.train.evaluate import shared_problem
 
 OUTPUTS = ("logits", "probabilities", "classes", "states")
 
@@ -29,7 +30,7 @@ NATIVE, WRAPPED = (45, 13), (112, 32)
 @typed
 def predict(
     model: Model, graph: Graph, nodes: Nodes | None = None, output: str = "logits", *, layer: int | None = None,
-    memory: int | None = None, placement: Placement | None = None,
+    memory: int | None = None, placement: Placement | None = None, distributed: bool | Distributed = False,
 ) -> Tensor:  # fmt: skip
     """The outputs of ``model`` for nodes of ``graph``, by the exact forward pass on the whole graph.
 
@@ -46,6 +47,7 @@ def predict(
             divided into chunks that fit, and states are kept in host memory, or on disk, where they do not fit. It does
             not change the result. None: chunks of at most 1 GiB.
         placement: where states between layers (``history``), features and edges are kept.
+        distributed: predict together with the other processes that torchrun started; all of them get the result.
 
     Returns:
         One row for every requested node, in the order of ``nodes``, on the device of ``graph``.
@@ -58,14 +60,17 @@ def predict(
     if memory is not None:
         placement, max_elements = _within(memory, graph, model, placement)
     with torch.no_grad():
-        problem = Problem.of(graph, model, placement, precompute=False)
+        problem = shared_problem(graph, model, placement, distributed, precompute=False)
         chunks = chunks_of(problem, max_elements, per_edge=memory is not None and not model.linear)
-        wanted = index.to(problem.device).split(max(1, max_elements // widest_row(graph, model)))
+        rows = index if problem.exchange is None else problem.exchange.local_rows(index)
+        here = (rows >= 0).nonzero().squeeze(1)
+        wanted = rows[here].to(problem.device).split(max(1, max_elements // widest_row(graph, model)))
         if output == "states":
             found = _layer_outputs(problem, last_states(problem, chunks, upto=layer), wanted, layer)
         else:
             found = (rows for _, rows in exact_logits(problem, wanted, last_states(problem, chunks)))
-        return torch.cat([_as(output, rows, graph.task == "labels").to(graph.device) for rows in found])
+        made = torch.cat([_as(output, rows, graph.task == "labels").to(graph.device) for rows in found])
+        return made if problem.exchange is None else problem.exchange.joined(made, here, index.numel())
 
 
 def _as(output: str, rows: Tensor, several_labels: bool) -> Tensor:

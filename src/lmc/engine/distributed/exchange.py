@@ -118,6 +118,18 @@ class Exchange:
             matrix.num_cols,
         )
 
+    def local_rows(self, nodes: Tensor) -> Tensor:
+        """The rows of nodes of the whole graph; -1 where another rank owns them."""
+        row = torch.full((self.shard.num_nodes,), -1, dtype=torch.int64)
+        row[self.shard.ids[: self.shard.num_owned]] = torch.arange(self.shard.num_owned)
+        return row[nodes.cpu()]
+
+    def joined(self, rows: Tensor, at: Tensor, num: int) -> Tensor:
+        """All ``num`` rows of a result, of which this rank has ``rows`` and the others have the rest."""
+        result = torch.zeros(num, *rows.shape[1:], dtype=rows.dtype, device=self.device)
+        result[at.to(self.device)] = rows.to(self.device)
+        return self.world.sum(result).to(rows.device)
+
     def _sent(self, rows: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
         """Rows of other ranks, on the device of those that are sent."""
         out, work = self.world.exchange(rows.to(self.device), send_counts, receive_counts)

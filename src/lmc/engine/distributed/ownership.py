@@ -46,6 +46,12 @@ def join(
     return Exchange(world, shard, world.device), clusters, Schedule(world, clusters, part_ids, seed)
 
 
+def share(graph: Graph, options: Distributed, device: torch.device) -> Exchange:
+    """A share of the graph for one exact pass, one part per rank."""
+    world = World(options, device)
+    return Exchange(world, shard_of(Method(), graph, None, 0, world), device)
+
+
 def shard_of(method: Method, graph: Graph | Shard, parts: Tensor | None, seed: int, world: World) -> Shard:
     """What this rank holds; a graph in memory is cut, and every rank computes the same partition."""
     if isinstance(graph, Shard):

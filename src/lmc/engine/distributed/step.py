@@ -68,6 +68,12 @@ class StepSync:
         """Steps in an epoch."""
         return self.schedule.steps
 
+    def agreement(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        """A function that all ranks answer alike: whether ``stop`` was true on any of them before the last step. On a
+        GPU it reads the answer of the step before, so that it does not wait for the running one."""
+        self._shared.stop = stop
+        return self._shared.stopping
+
     def begin(self, epoch: int, step: int) -> None:
         """Called before the batch of a step is given out."""
         self._position = epoch, step
@@ -220,6 +226,12 @@ class Shared:
             own = numbers[name]
             numbers[name] = torch.cat([own, own[:, :1].repeat_interleave(sum(others), 1)], 1)
         self._names = run.method.traits.shared_numbers
+        self.stop: Callable[[], bool] = lambda: False
+        self._votes = [torch.zeros(()), torch.zeros(())]
+
+    def stopping(self) -> bool:
+        """Whether a rank wanted to stop."""
+        return bool(self._votes[0 if self._votes[1].is_cuda else 1] > 0)
 
     def reduce(
         self,
@@ -237,11 +249,13 @@ class Shared:
         buffers = [] if batch is None else [b.to(loss.dtype) * here for b in self._buffers]
         for block, column in zip(blocks, columns, strict=True):
             block[self._rank] = column * here
-        pieces = [*grads, loss, *blocks, *buffers]
+        vote = torch.full_like(loss, float(self.stop()))
+        pieces = [*grads, loss, *blocks, *buffers, vote]
         flat = total(torch.cat([piece.reshape(-1).to(loss.dtype) for piece in pieces]))
         sums = [
             part.view_as(piece) for part, piece in zip(flat.split([p.numel() for p in pieces]), pieces, strict=True)
         ]
+        self._votes = [self._votes[1], sums[-1]]
         reduced, rest = sums[: len(grads)], sums[len(grads) + 1 :]
         for name, block in zip(self._names, rest[: len(blocks)], strict=False):
             for rank in active:

@@ -137,14 +137,14 @@ class World:
                 dist.broadcast(tensor.data, 0)
 
     def gather(self, row: Tensor) -> list[Tensor]:
-        """A one-dimensional tensor of every rank; their lengths may differ."""
-        size = torch.tensor([row.numel()], device=self.device)
+        """A tensor of every rank; the lengths of their first dimension may differ."""
+        size = torch.tensor([row.shape[0]], device=self.device)
         sizes = [torch.zeros_like(size) for _ in range(self.ranks)]
         with self._waiting("the tensors of all ranks"):
             dist.all_gather(sizes, size)
             counts = [int(each) for each in sizes]
-            padded = torch.zeros(max(counts), dtype=row.dtype, device=self.device)
-            padded[: row.numel()] = row
+            padded = torch.zeros(max(counts), *row.shape[1:], dtype=row.dtype, device=self.device)
+            padded[: row.shape[0]] = row
             found = [torch.zeros_like(padded) for _ in range(self.ranks)]
             dist.all_gather(found, padded)
         return [each[:count] for each, count in zip(found, counts, strict=True)]

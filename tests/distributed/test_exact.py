@@ -1,0 +1,46 @@
+"""Exact passes of several ranks are those of one process: evaluation, predictions, filled tables."""
+
+from __future__ import annotations
+
+import jobs
+import pytest
+import torch
+from jobs import Case
+from rank_pool import Ranks
+
+import lmc
+from lmc.methods import CMC, IMC, LMC4Conv
+
+CASES = {
+    "gcn": Case(LMC4Conv(clusters_per_batch=2)),
+    "gcn-sparse": Case(LMC4Conv(clusters_per_batch=2), sparse=True),
+    "gcnii-two-matrices": Case(LMC4Conv(clusters_per_batch=1), "gcnii-two-matrices"),
+    "sage": Case(CMC(clusters_per_batch=1, adjoints=True), "sage"),
+    "gat": Case(LMC4Conv(clusters_per_batch=1), "gat"),
+    "pna": Case(LMC4Conv(clusters_per_batch=1), "pna"),
+    "weighted": Case(CMC(clusters_per_batch=1), graph="weighted"),
+    "directed": Case(LMC4Conv(clusters_per_batch=1), graph="directed-weighted"),
+    "imc": Case(IMC(clusters_per_batch=2), "gcn"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evaluation_prediction_and_refresh_are_those_of_one_process(name: str, ranks: Ranks) -> None:
+    case = CASES[name]
+    found = ranks(jobs.exact, case)
+    graph = case.make_graph()
+    model = case.make_model(graph)
+    run = case.bind()
+    run.refresh()
+    row = run.clusters.order.argsort()
+    for rank in found:
+        assert rank["scores"] == rank["evaluated"] == lmc.evaluate(model, graph)
+        torch.testing.assert_close(rank["predicted"], lmc.predict(model, graph), rtol=1e-12, atol=1e-12)
+        assert torch.equal(rank["some"], lmc.predict(model, graph, [3, 17, 3, 30], "classes"))
+        states = lmc.predict(model, graph, [3, 17, 3, 30], "states", layer=1)
+        torch.testing.assert_close(rank["states"], states, rtol=1e-12, atol=1e-12)
+        sums = {f"M.{l}" for l in run.tables.get("M", {})} | {f"U.{l}" for l in run.tables.get("U", {})}
+        for table, filled in rank["tables"].items():
+            known = slice(0, rank["owned"]) if table in sums else slice(None)
+            expected = run.named_tables()[table].data()[row[rank["ids"]]]
+            torch.testing.assert_close(filled[known], expected[known], rtol=1e-12, atol=1e-12)
