@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,6 +51,22 @@ class Chunk:
     operator: Operator
 
 
+@dataclass(frozen=True, eq=False)
+class GivenSums:
+    """An operator whose sums are known."""
+
+    sums: Tensor
+
+    @property
+    def num_inputs(self) -> int:
+        return self.sums.shape[0]
+
+    num_outputs = num_inputs
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
+        return self.sums
+
+
 def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS, per_edge: bool = False) -> list[slice]:
     """Contiguous runs of rows, each reading at most ``max_elements`` numbers (a single row is never divided).
 
@@ -77,8 +94,11 @@ def sweep_chunks(problem: Problem) -> list[slice]:
     return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 
 
-def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
-    """What layer l needs to compute ``rows`` completely."""
+def cut(problem: Problem, rows: Rows, l: int, sums: Table | None = None) -> Chunk:
+    """What layer l needs to compute ``rows`` completely; only the rows themselves where their ``sums`` are known, which
+    are the first columns of a table."""
+    if sums is not None:
+        return Chunk(rows, rows, GivenSums(sums.pull(rows)[:, : problem.model.message_widths[l]]))
     problem, n = problem.of_layer(l), problem.num_owned
     if l == 1 and problem.aggregated:
         size = len(range(*rows.indices(n))) if isinstance(rows, slice) else rows.numel()
@@ -90,9 +110,15 @@ def cut(problem: Problem, rows: Rows, l: int) -> Chunk:
     return Chunk(rows, ext, Aggregation.exact(problem.blocks.block(index, ext)))
 
 
-def exact_states(problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
-    """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode."""
-    return problem.kind.states(problem, chunks, make)
+def exact_states(
+    problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table] = MappingProxyType({})
+) -> Iterator[tuple[int, Table]]:
+    """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode.
+
+    Args:
+        sums: the sums P t of layers whose caller computes them before it asks for the state.
+    """
+    return problem.kind.states(problem, chunks, make, sums)
 
 
 def last_states(problem: Problem, chunks: Chunks, start: Table | None = None, upto: int | None = None) -> list[Table]:
@@ -215,13 +241,16 @@ class Passes:
     @torch.no_grad()
     def messages(self, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
         problem = self.problem if not random else replace(self.problem, model=randomised(self.problem.model, self.seed))
-        model, kind, Q = problem.model, problem.kind, self.tables["Q"]
+        model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables["M"]
         states: list[Table] = []
         with evaluating(model):
-            later = exact_states(problem, self.chunks, lambda _, width: problem.table(width))
+            known = {l: M[l] for l in Q}
+            later = exact_states(problem, self.chunks, lambda _, width: problem.table(width), known)
             for l in range(1, max(Q, default=0) + 1):
                 for rows in self.chunks if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)
+                if l in Q:
+                    self.fill_sums(l, Q[l], M[l])
                 if l < max(Q):
                     states.append(next(later)[1])
                     set_statistics(problem, l, states[-1], self.chunks)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lmc.engine.exact import Chunk, Chunks, MakeTable, cut
+from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, cut
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
@@ -107,14 +106,16 @@ class Layered:
         return chunks
 
     @torch.no_grad()
-    def states(self, problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
-        """(l, table of the exact states of layer l) for l = 1..L."""
+    def states(
+        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table]
+    ) -> Iterator[tuple[int, Table]]:
+        """(l, table of the exact states of layer l) for l = 1..L, from the ``sums`` of the layers that are in it."""
         previous: Table | None = None
         with evaluating(problem.model):
             for l, width in enumerate(problem.model.widths, start=1):
                 table = make(l, width)
                 for rows in chunks:
-                    chunk = cut(problem, rows, l)
+                    chunk = cut(problem, rows, l, sums.get(l))
                     inputs = None if previous is None else previous.pull(chunk.ext)
                     table.push(rows, _state(problem, l, chunk, inputs))
                 problem.publish(table)
@@ -167,28 +168,12 @@ class Layered:
         with evaluating(problem.model):
             sums = m.pull(rows).detach().to(problem.dtype).requires_grad_()
             h0 = problem.encode(problem.inputs(rows), Pass())
-            s = problem.model.layer(l)(t.pull(rows).detach(), _GivenSums(sums), Pass(), h0)
+            s = problem.model.layer(l)(t.pull(rows).detach(), GivenSums(sums), Pass(), h0)
             return torch.autograd.grad(s, sums, v.pull(rows).to(s.dtype))[0]
 
     def solver_start(self, tables: Tables) -> Table | None:
         """The states from which evaluation starts to solve; None where nothing is solved."""
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class _GivenSums:
-    """An operator whose sums are known."""
-
-    sums: Tensor
-
-    @property
-    def num_inputs(self) -> int:
-        return self.sums.shape[0]
-
-    num_outputs = num_inputs
-
-    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        return self.sums
 
 
 def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | CSR | None) -> Tensor:

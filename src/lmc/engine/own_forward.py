@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,12 +44,14 @@ class OwnForward(Layered):
 
         return run.problem.model.run_forward(run.source.inputs(step.batch), p, at)
 
-    def states(self, problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
+    def states(
+        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table]
+    ) -> Iterator[tuple[int, Table]]:
         tables: list[Table] = []
         for l, width in enumerate(problem.model.widths, start=1):
             table = make(l, width)
             for rows in chunks:
-                chunk = cut(problem, rows, l)
+                chunk = cut(problem, rows, l, sums.get(l))
                 with evaluating(problem.model), torch.no_grad():
                     stored = [t.pull(chunk.ext) for t in tables]
                     table.push(rows, next_state(problem, chunk.ext, stored, chunk.operator))

@@ -8,7 +8,7 @@ Perron-Frobenius condition both converge to the same point.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,9 @@ class RecurrentKind(Layered):
         return list(chunks_of(problem))
 
     @torch.no_grad()
-    def states(self, problem: Problem, chunks: Chunks, make: MakeTable) -> Iterator[tuple[int, Table]]:
+    def states(
+        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table]
+    ) -> Iterator[tuple[int, Table]]:
         """The fixed point, from what the table holds."""
         model, Z = recurrent_model(problem.model), make(1, problem.model.widths[0])
 

@@ -309,7 +309,7 @@ class IMC(HistoryMethod):
             for first in range(0, len(rows_by_slot), SLOTS):
                 cores = [table.pull(core) for core in rows_by_slot[first : first + SLOTS]]
                 numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale)
-        self.regraph(exact)
+        self._fill_feature_sums(exact)
         numbers["explained"].zero_()
         numbers["unexplained"].fill_(-1)
 
@@ -334,11 +334,14 @@ class IMC(HistoryMethod):
 
     def regraph(self, exact: ExactPasses) -> None:
         """M = P Q with the current P."""
-        for l, sums in exact.tables["M"].items():
-            if l in exact.tables["Q"]:
-                exact.fill_sums(l, exact.tables["Q"][l], sums)
-            else:
-                exact.fill_feature_sums(sums)
+        for l, rows in exact.tables["Q"].items():
+            exact.fill_sums(l, rows, exact.tables["M"][l])
+        self._fill_feature_sums(exact)
+
+    def _fill_feature_sums(self, exact: ExactPasses) -> None:
+        """M[1] = P X, where the first layer aggregates features."""
+        for l in exact.tables["M"].keys() - exact.tables["Q"].keys():
+            exact.fill_feature_sums(exact.tables["M"][l])
 
 
 @dataclass(frozen=True)

@@ -276,9 +276,10 @@ class ExactPasses(Protocol):
         """T[l] <- the exact rows that layer l aggregates; gives the states of all layers."""
 
     def messages(self, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
-        """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table of messages.
+        """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
-        The running statistics of batch norms are set to those of the whole graph on the way. With ``random``, the rows
+        The caller pushes them to Q[l], as its first columns; M[l] <- P Q[l] follows, from which the pass continues. The
+        running statistics of batch norms are set to those of the whole graph on the way. With ``random``, the rows
         of a copy of the model with random parameters.
         """
 
