@@ -105,7 +105,7 @@ def _items(graph: Graph, model: Model, found: Probe, times_largest: float) -> It
     yield from _features(graph, problem)
     yield from _structure(graph, problem)
     if found.transfers:  # buffers of rows in transfer, and the index of every node that locates its row
-        recorded = found.recorded_transfers if run.source.kept and run.pipeline.records else 0
+        recorded = found.recorded_transfers if run.source.kept and run.pipeline.recorder is not None else 0
         index = run.pipeline.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
         yield Item("rows in transfer", "device", found.transfers + recorded + index)
     if run.source.kept:

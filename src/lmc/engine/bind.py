@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lmc.engine.cuda_graphs import warm_up
 from lmc.engine.distributed import Distributed, World
 from lmc.engine.distributed.ownership import check_distributed, join
 from lmc.engine.distributed.world import local_device
@@ -114,6 +115,7 @@ def bind(
         exchange.world.broadcast([*model.parameters(), *model.buffers()])
     release_freed()
     run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole, turns)
+    warm_up(run)
     run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
     return run
 

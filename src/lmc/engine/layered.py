@@ -55,6 +55,10 @@ class Layered:
         loss = problem.loss is None or getattr(problem.loss, "recordable", False)
         return problem.device.type == "cuda" and constant_addresses and problem.model.recordable and loss
 
+    def makes_nothing_in_steps(self, problem: Problem) -> bool:
+        """Whether a step converts nothing that outlives it but the matrices of its batch."""
+        return problem.model.linear and isinstance(problem.X, Tensor)
+
     def first_layer(self, problem: Problem) -> str:
         """What layer 1 reads, in one word."""
         return "complete" if problem.aggregated else "pruned"

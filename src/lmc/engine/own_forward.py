@@ -44,6 +44,9 @@ class OwnForward(Layered):
 
         return run.problem.model.run_forward(run.source.inputs(step.batch), p, at)
 
+    def makes_nothing_in_steps(self, problem: Problem) -> bool:
+        return False  # its code is not ours
+
     def states(
         self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table]
     ) -> Iterator[tuple[int, Table]]:

@@ -16,6 +16,7 @@ import torch
 from lmc.engine.batches import Batches
 from lmc.engine.cuda_graphs import Compute, Recorder
 from lmc.engine.layered import Estimate
+from lmc.engine.padding import Padding, can_pad
 from lmc.engine.prefetch import ConcurrentDraw, Lookahead
 from lmc.graph import Batch
 from lmc.methods.protocol import Tables
@@ -37,16 +38,15 @@ class Pipeline:
         every = [table for layers in tables.values() for table in layers.values()]
         self.staging = Staging(every, problem.stored, problem.device, bracketed=problem.kind.bracketed)
         recorded = problem.kind.records(problem)
-        self._recorder = Recorder(problem.device, generator, self.staging) if recorded else None
+        early = not self.staging.active and problem.kind.makes_nothing_in_steps(problem)
+        self.recorder = Recorder(problem, generator, self.staging, early) if recorded else None
+        """Records the steps of fixed batches; None where they are not recorded."""
+        padded = recorded and looks_ahead and can_pad(problem, batches, self.staging.active)
+        self._padding = Padding(batches) if padded else None
         self._source: Lookahead | None = None
         self._epoch = 0
         self._next_epoch: tuple[int, Lookahead] | None = None
         self._prefetched: Batch | None = None
-
-    @property
-    def records(self) -> bool:
-        """Whether the steps of fixed batches are recorded."""
-        return self._recorder is not None
 
     def epoch(self, epoch: int, start: int, batches: Batches) -> Iterator[Batch]:
         """The batches of an epoch, from the ``start``-th on."""
@@ -59,6 +59,7 @@ class Pipeline:
         """The batches of an epoch; on a GPU those that are not kept are drawn beside steps."""
         problem, traits = batches.problem, batches.method.traits
         drawn = batches.epoch(epoch, start)
+        drawn = drawn if self._padding is None else self._padding.written(drawn)
         # cutting a batch for a model with its own forward pass may call its convolutions, which a step also does
         cut_apart = self._looks_ahead and not batches.kept and problem.kind.reads_batches_only
         concurrent = (traits.draws_concurrently or cut_apart) and problem.kind.bracketed
@@ -69,12 +70,13 @@ class Pipeline:
         """Run one step, or replay its recording, and start to fetch the rows of the next one."""
         # a recording repeats the dtypes that it was made with
         autocast = torch.is_autocast_enabled(self._batches.problem.device.type)
-        recorder = self._recorder if batch.fixed and not autocast else None
+        computed = batch if self._padding is None or autocast else self._padding.copy_of(batch) or batch
+        recorder = self.recorder if computed.fixed and not autocast else None
         if self._source is not None:
             self._source.step_begins()
         self.prefetch(batch)
         self.staging.begin(fixed=recorder is not None)
-        estimate = compute() if recorder is None else recorder(batch, compute)
+        estimate = compute(computed) if recorder is None else recorder(computed, compute)
         with self.staging.together():
             self.staging.end()
             if self._source is not None:

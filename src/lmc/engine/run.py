@@ -191,7 +191,7 @@ class Run:
         if batch.idle:
             grads, loss = self._no_estimate()
         else:
-            grads, loss = self.pipeline.step(batch, lambda: kind.estimate(self, batch, keep=True, dropout=True))
+            grads, loss = self.pipeline.step(batch, lambda of: kind.estimate(self, of, keep=True, dropout=True))
         if self.sync is not None:
             grads, loss = self.sync.after(batch, grads, loss)
         for p, g in zip(self.parameters.values(), grads, strict=True):

@@ -62,7 +62,7 @@ if triton is not None:
 
     @triton.jit
     def _sums(  # type: ignore[no-untyped-def]
-        clean_ptr, T_ptr, ext_ptr, out_ptr, n, c, d, core_step, halo_step,
+        clean_ptr, T_ptr, ext_ptr, out_ptr, nodes, n, c, d, core_step, halo_step,
         CHUNK: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         halo = tl.program_id(1)
@@ -76,6 +76,7 @@ if triton is not None:
             i = halo * c + (tl.program_id(0) * CHUNK + first + g).to(tl.int64) * step
             inside = (i < end)[:, None] & (k < d)[None, :]
             node = tl.load(ext_ptr + i, mask=i < end, other=0)
+            inside = inside & (node < nodes)[:, None]  # rows of padding are not measured
             f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0).to(accumulate_dtype)
             T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0).to(accumulate_dtype)
             ff += tl.sum(f * f, 0)
@@ -160,7 +161,7 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     programs = max(triton.cdiv(triton.cdiv(num, step), CHUNK) for num, step in zip((c, n - c), steps, strict=True))
     sums, a, R2 = (T.new_empty(shape, dtype=_accumulate_dtype(T)) for shape in ((programs, 2, 3, d), (d,), ()))
     _, width = _shape(clean)
-    _sums[(programs, 2)](clean, T, ext, sums, n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
+    _sums[(programs, 2)](clean, T, ext, sums, T.shape[0], n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
     _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, TILE=TILE, WIDTH=width, num_warps=8)
     return a, R2
 

@@ -270,13 +270,15 @@ class CMC(HistoryMethod):
         step_rows="core and halo", accepts="linear aggregation", reads=("rows", "halo"),
         bundles=(frozenset({"T", "V"}), frozenset({"M", "U"})),  # written at the core; at the core and the halo
         accumulated_tables=frozenset({"M", "U"}), batch_norm="renormalised",
-        sync=("step",), sums=(("M", "T", False), ("U", "V", True)), shared_numbers=("R2",),
+        sync=("step",), pads_batches=True, sums=(("M", "T", False), ("U", "V", True)), shared_numbers=("R2",),
     )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)
+        for matrix in (P, P.t()):
+            matrix.columns(core.numel())  # made with the batch: counting their entries waits for the GPU
         part = (1 - problem.completeness(P, halo)).square()
         if normalised_by_batch(problem.model):
             part = part * min(1.0, halo.numel() / core.numel() / LARGE_HALO)

@@ -107,12 +107,14 @@ class Invariance(Around):
         Q, M: the rows of the last sweep and their sums, for the core rows, [|B|, r].
         K: the inverse of the Gram matrix with its ridge, [r, r].
         explained: where <Q^T h, C> and |h| are stored, from which :func:`unexplained` follows; None: nowhere.
+        real: where rows may be padding, the rows that are not, [|B|, 1].
     """
 
     Q: Tensor
     M: Tensor
     K: Tensor
     explained: Tensor | None
+    real: Tensor | None = None
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return _Invariant.apply(t, t if clean is None else clean, self)
@@ -127,7 +129,8 @@ class Invariance(Around):
         C = self.K @ Qh
         if self.explained is not None:
             torch.dot(Qh.flatten(), C.flatten(), out=self.explained[0])
-            torch.linalg.vector_norm(h.detach(), dtype=Qh.dtype, out=self.explained[1])
+            rows = h.detach() if self.real is None else h.detach() * self.real
+            torch.linalg.vector_norm(rows, dtype=Qh.dtype, out=self.explained[1])
         return C.to(h.dtype)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
@@ -164,7 +167,8 @@ def inverse(grams: Tensor, scale: Tensor, ridges: list[float]) -> Tensor:
     d = scale.double()
     G = grams * d * d.unsqueeze(1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
-    diagonal += (diagonal.mean(-1) * d.new_tensor(ridges)).clamp_min(1e-30).unsqueeze(1)
+    ridge = ridges[0] if len(ridges) == 1 else d.new_tensor(ridges)  # a tensor from the host cannot be recorded
+    diagonal += (diagonal.mean(-1) * ridge).clamp_min(1e-30).unsqueeze(1)
     L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
     half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
     return half.mT @ half
@@ -192,7 +196,7 @@ class IMC(HistoryMethod):
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
         accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "M"}),), grad_from_all_rows=True,
-        batch_norm="renormalised", sweeps=True, sync=("step",), shared_numbers=("explained",),
+        batch_norm="renormalised", sweeps=True, sync=("step",), pads_batches=True, shared_numbers=("explained",),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -271,9 +275,12 @@ class IMC(HistoryMethod):
         if l not in step.tables["Q"]:
             return KnownSums(P, M)
         Q = step.tables["Q"][l].pull(batch.rows)
-        K = self._inverses([Q], numbers[f"scale{l}"])[0] if self.redraw else numbers[f"K{l}"][batch.slot]
-        watched = step.keep and self.sweep_every == "auto"
-        return Invariance(P, Q, M, K, numbers["explained"][l, batch.slot] if watched else None)
+        explained = numbers["explained"][l, batch.slot] if step.keep and self.sweep_every == "auto" else None
+        if not self.redraw:
+            return Invariance(P, Q, M, numbers[f"K{l}"][batch.slot], explained)
+        n = step.problem.graph.num_nodes
+        K = self._inverses([Q], numbers[f"scale{l}"], [n / numbers["explained"].shape[1]])[0]
+        return Invariance(P, Q, M, K, explained, (batch.core < n).unsqueeze(1))
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
         every, unit = self.period
@@ -308,15 +315,18 @@ class IMC(HistoryMethod):
                 numbers[f"scale{l}"].copy_(scale)
             for first in range(0, len(rows_by_slot), SLOTS):
                 cores = [table.pull(core) for core in rows_by_slot[first : first + SLOTS]]
-                numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale)
+                numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale, [Q.shape[0] for Q in cores])
         self._fill_feature_sums(exact)
         numbers["explained"].zero_()
         numbers["unexplained"].fill_(-1)
 
-    def _inverses(self, cores: list[Tensor], scale: Tensor) -> Tensor:
-        """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column."""
-        r = scale.numel()
-        ridges = [self.ridge * max(1.0, (ROWS_PER_COLUMN * r / Q.shape[0]) ** 2) for Q in cores]
+    def _inverses(self, cores: list[Tensor], scale: Tensor, sizes: list[float]) -> Tensor:
+        """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column.
+
+        Args:
+            sizes: the rows of each batch; redrawn batches count as many as they have on average.
+        """
+        ridges = [self.ridge * max(1.0, (ROWS_PER_COLUMN * scale.numel() / size) ** 2) for size in sizes]
         return inverse(torch.stack([coarse_mm(Q.t(), Q).to(scale.dtype) for Q in cores]), scale, ridges)
 
     def _first_sums(self, problem: ProblemView, rows: Rows, width: int) -> Tensor:

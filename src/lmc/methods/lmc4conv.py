@@ -74,7 +74,7 @@ class LMC4Conv(HistoryMethod):
 
     traits: ClassVar[Traits] = Traits(
         "lmc", "LMC4Conv", outside="compensated in both directions", step_rows="core and halo", facts=EXACT,
-        sync=("step",),
+        sync=("step",), pads_batches=True,
     )  # fmt: skip
 
     def __post_init__(self) -> None:

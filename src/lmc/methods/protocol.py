@@ -76,6 +76,7 @@ class Traits:
         supports_bfloat16: rows, tables and P may be bfloat16.
         edge_features: its operators keep the features of edges, for wrapped networks whose messages read them.
         keeps_batches: fixed batches are small enough to be kept on the device.
+        pads_batches: a step ignores rows of padding, whose number is that of no node (:mod:`lmc.engine.padding`).
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
         history_update_probability: on a recurrent model with dropout, the share of steps that run without dropout and
@@ -103,6 +104,7 @@ class Traits:
     supports_bfloat16: bool = True
     edge_features: bool = True
     keeps_batches: bool = True
+    pads_batches: bool = False
     draws_concurrently: bool = False
     sweeps: bool = False
     history_update_probability: float | None = None

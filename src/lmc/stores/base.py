@@ -17,6 +17,9 @@ from lmc.kernels.packed import Rows
 CHUNK = 2**24
 """Numbers that are copied at a time when a whole table is overwritten."""
 
+PADDING_ROWS = 1
+"""Rows behind those of the nodes, for the padding of batches."""
+
 
 class Table(Protocol):
     """An [n, d] matrix on some tier of memory, whose rows are read and written on the training device."""
@@ -102,19 +105,20 @@ class DeviceTable:
     tier, staged = "device", False
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._rows = torch.zeros(num_rows, width, dtype=dtype, device=device)
+        self._memory = torch.zeros(num_rows + PADDING_ROWS, width, dtype=dtype, device=device)
+        self._num_rows = num_rows
 
     def pull(self, rows: Rows) -> Tensor:
-        return self._rows[rows] if isinstance(rows, slice) else self._rows.index_select(0, rows)
+        return self.data()[rows] if isinstance(rows, slice) else self._memory.index_select(0, rows)
 
     def push(self, rows: Rows, values: Tensor) -> None:
-        write_rows(self._rows, rows, values, adds=False)
+        write_rows(self.data() if isinstance(rows, slice) else self._memory, rows, values, adds=False)
 
     def add(self, rows: Rows, values: Tensor) -> None:
-        write_rows(self._rows, rows, values, adds=True)
+        write_rows(self.data() if isinstance(rows, slice) else self._memory, rows, values, adds=True)
 
     def prefetch(self, *rows: Rows) -> None:
         """Do nothing: the rows are on the device."""
 
     def data(self) -> Tensor:
-        return self._rows
+        return self._memory[: self._num_rows]
