@@ -12,7 +12,8 @@ Means over the rows of a batch would count padding, so models with batch norm ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from lmc.engine.batches import Batches
 from lmc.engine.problem import Problem
-from lmc.graph import CSR, Aggregation, Batch, Precomputed
+from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed
 from lmc.kernels.availability import triton_available
 
 SEEN = 16
@@ -60,23 +61,27 @@ def can_pad(problem: Problem, batches: Batches, staged: bool) -> bool:
 class Padding:
     """The copies of fixed capacity, one for every batch of an epoch.
 
-    The capacity follows from batches of the first epoch, so that it is the same in a run that is resumed.
+    Batches are cut apart from everything else, so that another thread can do it at any time. The capacity follows from
+    batches of the first epoch, so that it is the same in a run that is resumed.
     """
 
     def __init__(self, batches: Batches) -> None:
-        self._batches, self._problem = batches, batches.problem
+        self._batches, self._problem = apart(batches), batches.problem
         self._copies: dict[int, tuple[Batch, Batch]] = {}
+        self._used: dict[int, torch.cuda.Event] = {}
+        self.thread = ThreadPoolExecutor(1, "lmc-draw")
+        """Cuts one batch at a time, those of an epoch that was left early included."""
         sizes = sorted(torch.tensor(batches.clusters.offsets).diff().tolist())
         self._core = int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1
-        seen = list(islice(batches.epoch(0, 0), SEEN))
+        seen = list(islice(self._batches.epoch(0, 0), SEEN))
         halo = max(batch.num_halo for batch in seen)
         self._halo = int(MARGIN * halo) + 1 if halo else 0
         parts = [parts_of(batch) for batch in seen]
         self._entries = [int(MARGIN * max(part.matrix.nnz for part in same)) + 1 for same in zip(*parts, strict=True)]
 
-    def written(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches, each of which is written to its copy where it fits."""
-        for batch in batches:
+    def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches of an epoch, from the ``start``-th on, each of which is written to its copy where it fits."""
+        for batch in self._batches.epoch(epoch, start):
             self._write(batch)
             yield batch
 
@@ -85,6 +90,11 @@ class Padding:
         original, copy = self._copies.get(batch.slot, (None, None))
         return copy if original is batch else None
 
+    def used(self, batch: Batch) -> None:
+        """Note that a step on the copy of a batch is launched: the copy may be overwritten when it is done."""
+        if self.copy_of(batch) is not None:
+            self._used[batch.slot] = torch.cuda.current_stream(self._problem.device).record_event()
+
     def _write(self, batch: Batch) -> None:
         parts = parts_of(batch)
         fits = all(part.matrix.nnz <= room for part, room in zip(parts, self._entries, strict=True))
@@ -92,6 +102,8 @@ class Padding:
         if not fits:
             return
         copy = self._copies[batch.slot][1] if batch.slot in self._copies else self._new(batch, parts)
+        if batch.slot in self._used:
+            torch.cuda.current_stream(self._problem.device).wait_event(self._used[batch.slot])
         self._copies[batch.slot] = batch, copy
         graph, c, h = self._problem.graph, batch.num_core, batch.num_halo
         ext = copy.ext
@@ -164,6 +176,14 @@ class Padding:
         )  # fmt: skip
         vars(copy)["ext"] = rows  # cached: core and halo are views of it
         return copy
+
+
+def apart(batches: Batches) -> Batches:
+    """The same batches, cut with a memory of their own."""
+    problem = batches.problem
+    own = tuple(Extractor(blocks.P) for blocks in problem.matrices)
+    problem = replace(problem, matrices=own, blocks=own[problem.matrices.index(problem.blocks)])
+    return Batches(batches.method, problem, batches.clusters, batches.seed, batches.tables)
 
 
 def parts_of(batch: Batch) -> list[Part]:

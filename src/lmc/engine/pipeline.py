@@ -17,7 +17,7 @@ from lmc.engine.batches import Batches
 from lmc.engine.cuda_graphs import Compute, Recorder
 from lmc.engine.layered import Estimate
 from lmc.engine.padding import Padding, can_pad
-from lmc.engine.prefetch import ConcurrentDraw, Lookahead
+from lmc.engine.prefetch import ConcurrentDraw, DrawAhead, Lookahead
 from lmc.graph import Batch
 from lmc.methods.protocol import Tables
 from lmc.stores import Rows, Staging
@@ -58,8 +58,9 @@ class Pipeline:
     def _draw(self, batches: Batches, epoch: int, start: int) -> Lookahead:
         """The batches of an epoch; on a GPU those that are not kept are drawn beside steps."""
         problem, traits = batches.problem, batches.method.traits
+        if self._padding is not None:
+            return DrawAhead(self._padding.epoch(epoch, start), problem.device, self._padding.thread)
         drawn = batches.epoch(epoch, start)
-        drawn = drawn if self._padding is None else self._padding.written(drawn)
         # cutting a batch for a model with its own forward pass may call its convolutions, which a step also does
         cut_apart = self._looks_ahead and not batches.kept and problem.kind.reads_batches_only
         concurrent = (traits.draws_concurrently or cut_apart) and problem.kind.bracketed
@@ -81,6 +82,10 @@ class Pipeline:
             self.staging.end()
             if self._source is not None:
                 self._source.step_ends()
+            if self._padding is not None:
+                self._padding.used(batch)
+                if batch.slot == self._batches.num_batches - 1:
+                    self._next_epoch = self._epoch + 1, self._draw(self._batches, self._epoch + 1, 0)
             self._look_ahead()
         return estimate
 

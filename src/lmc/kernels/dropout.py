@@ -29,7 +29,7 @@ if triton is not None:
         x = tl.load(x_ptr + at, mask=at < n)
         tl.store(y_ptr + at, tl.where(draw >= p, x * scale, 0.0), mask=at < n)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["n"])  # it differs from batch to batch
     def _drop(x_ptr, y_ptr, seed_ptr, n, p, scale, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
         # one draw of Philox gives four numbers, so a program serves four blocks
         block = tl.program_id(0).to(tl.int64) * BLOCK
@@ -47,7 +47,7 @@ if triton is not None:
         tl.store(h_ptr + at, h, mask=at < n)
         tl.store(t_ptr + at, tl.where(draw >= p, h * scale, 0.0), mask=at < n)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["n"])
     def _relu_drop(s_ptr, h_ptr, t_ptr, seed_ptr, n, p, scale, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
         block = tl.program_id(0).to(tl.int64) * BLOCK
         a, b, c, d = tl.rand4x(tl.load(seed_ptr), block + tl.arange(0, BLOCK))
@@ -57,7 +57,7 @@ if triton is not None:
         _relu_drop_block(s_ptr, h_ptr, t_ptr, at + 2 * BLOCK, n, c, p, scale)
         _relu_drop_block(s_ptr, h_ptr, t_ptr, at + 3 * BLOCK, n, d, p, scale)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["n"])
     def _relu_drop_back(  # type: ignore[no-untyped-def]
         gt_ptr, t_ptr, gh_ptr, h_ptr, gs_ptr, n, scale, T: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr
     ):

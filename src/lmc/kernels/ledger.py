@@ -22,6 +22,7 @@ TILE = 16
 """Rows added up at a time."""
 
 if triton is not None:
+    # Sizes that differ from batch to batch are not compiled in (do_not_specialize).
 
     @triton.jit
     def _tile(ext_ptr, n, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -31,7 +32,7 @@ if triton is not None:
         inside = (i < n)[:, None] & (k < d)[None, :]
         return i, k, i[:, None] * d + k[None, :], node[:, None] * d + k[None, :], inside
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["n", "c"])
     def _difference(  # type: ignore[no-untyped-def]
         t_ptr, clean_ptr, T_ptr, ext_ptr, a_ptr, delta_ptr, change_ptr, n, c, d,
         KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -48,7 +49,7 @@ if triton is not None:
             tl.store(change_ptr + here, clean - T, mask=core)
             tl.store(T_ptr + there, clean, mask=core)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["n"])
     def _base_sums(  # type: ignore[no-untyped-def]
         M_ptr, A_ptr, ext_ptr, a_ptr, base_ptr, n, d, KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
     ):
@@ -60,7 +61,7 @@ if triton is not None:
             A = tl.load(A_ptr + here, mask=inside, other=0.0)
             tl.store(M_ptr + there, M + A, mask=inside)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["nodes", "n", "c", "core_step", "halo_step"])
     def _sums(  # type: ignore[no-untyped-def]
         clean_ptr, T_ptr, ext_ptr, out_ptr, nodes, n, c, d, core_step, halo_step,
         CHUNK: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
@@ -87,7 +88,7 @@ if triton is not None:
         tl.store(out + d, fT, mask=k < d)
         tl.store(out + 2 * d, TT, mask=k < d)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["programs"])
     def _conclude(  # type: ignore[no-untyped-def]
         sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr
     ):
@@ -109,7 +110,7 @@ if triton is not None:
         R2 = tl.where(size > 0, 1 - missed / tl.where(size > 0, size, 1.0), 1.0)
         tl.store(R2_ptr, tl.minimum(tl.maximum(R2, 0.0), 1.0))
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["slot", "batches", "n", "c"])
     def _scale(  # type: ignore[no-untyped-def]
         v_ptr, part_ptr, R2_ptr, out_ptr, slot, batches, n, c, d,
         ROWS: tl.constexpr, WIDTH: tl.constexpr, BATCHES: tl.constexpr,

@@ -14,7 +14,7 @@ MAX_PROGRAMS = 512
 
 if triton is not None:
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["n"])  # it differs from batch to batch
     def _add_up(v_ptr, out_ptr, n, d, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
         i, k = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
         accumulate_dtype = out_ptr.dtype.element_ty
