@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
 from lmc.engine.padding import Padding
 from lmc.graph import Batch, Graph
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
 from lmc.stores import Placement
-from tests.helpers import parts_of, random_graph, scrambled, weighted_graph
 
 METHODS = [
     ClusterGCN(clusters_per_batch=2, redraw=True),

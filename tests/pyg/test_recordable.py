@@ -82,9 +82,9 @@ def test_replayed_steps_of_a_wrapped_network_equal_eager_steps(name: str, method
     for recorded in (False, True):
         model = wrap(copy.deepcopy(network))
         run = method.bind(g, model, parts=None if isinstance(method, FullBatch) else parts_of(g), device="cuda")
-        assert run.pipeline._recorder is not None
+        assert run.pipeline.recorder is not None
         if not recorded:
-            run.pipeline._recorder = None
+            run.pipeline.recorder = None
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         losses = []
         for _ in range(5):  # eager, recorded, replayed

@@ -23,6 +23,7 @@ class DenseIMC:
     widths: list[int]
     ridge: float
     with_features: bool
+    redraw: bool
     tables: Tables = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,14 +43,15 @@ class DenseIMC:
             Q = np.concatenate([h, data.P @ data.x], 1) if self.with_features else h
             self.tables["Q"][l + 1], self.tables["M"][l + 1] = Q, data.P @ Q
 
-    def map(self, l: int, core: Nodes) -> tuple[Array, Array]:
-        """S and R of the core."""
+    def map(self, l: int, core: Nodes, weight: float) -> tuple[Array, Array]:
+        """S and R of the core; redrawn batches count as many rows as they have on average."""
         Q, M = self.tables["Q"][l][core], self.tables["M"][l][core]
         # columns of unit mean square over all nodes; a dead unit stays a column of zeros
         scale = 1 / np.sqrt(np.maximum((self.tables["Q"][l] ** 2).mean(0), 1e-12))
         Q, M = Q * scale, M * scale
         gram, r = Q.T @ Q, Q.shape[1]
-        ridge = self.ridge * max(1, (20 * r / len(core)) ** 2)
+        size = self.model.data.num_nodes / weight if self.redraw else len(core)
+        ridge = self.ridge * max(1, (20 * r / size) ** 2)
         gram += ridge * np.trace(gram) / r * np.eye(r)
         return M - self.model.data.P[np.ix_(core, core)] @ Q, np.linalg.solve(gram, Q.T)
 
@@ -60,7 +62,7 @@ class DenseIMC:
         for l in range(1, L + 1):
             activated[l] = model.activate(theta, l, model.affine(theta, l, m[l]), len(core))
             if l < L:
-                S, R = self.map(l + 1, core)
+                S, R = self.map(l + 1, core, weight)
                 m[l + 1] = P @ activated[l].h + S @ (R @ activated[l].h)
         losses, v = data.losses(activated[L].h, core)
         grads: Values = {}
@@ -70,6 +72,6 @@ class DenseIMC:
             add(grads, model.affine_slopes(l, v, m[l]))
             v = model.affine_back(theta, l, v)
             if l > 1:
-                S, R = self.map(l, core)
+                S, R = self.map(l, core, weight)
                 v = P.T @ v + R.T @ (S.T @ v)
         return weight * losses.sum(), scaled(grads, weight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -94,6 +93,7 @@ def _plan(graph: Graph, method: Method, setup: Setup, placement: Placement) -> d
 def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
     """Train an epoch, then measure a step on the largest batch; ``before``: bytes on a GPU before the run was bound."""
     device = run.problem.device
+    run.pipeline.recorder = None  # the memory of a recording is not the peak of a step
     optimizer = adam(run.problem.model, lr)
     keeps = run.source.kept and isinstance(run.method, ClusterMethod | FullBatch)
     drawn = run.batches()
@@ -103,8 +103,7 @@ def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
     optimizer.zero_grad(set_to_none=True)
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
     core, halo = largest.num_core, largest.num_halo
-    # a GPU would record a fixed batch at its second visit, and the memory of a recording is not the peak of a step
-    step = peak_bytes(lambda: run.accumulate(dataclasses.replace(largest, fixed=False)), device)
+    step = peak_bytes(lambda: run.accumulate(largest), device)
     optimizer.zero_grad(set_to_none=True)
     del batches, batch, drawn
     if not keeps:

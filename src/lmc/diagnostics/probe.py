@@ -114,6 +114,7 @@ def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placem
     for _ in range(2):  # allocates what is allocated once and kept
         run.accumulate(batch)
         model.zero_grad(set_to_none=True)
+    run.pipeline.recorder = None  # the memory of a recording is not the peak of a step
     step = peak_bytes(lambda: run.accumulate(batch if kept else run.source.make(rows, 1.0)), run.problem.device)
     staging = run.pipeline.staging
     return Probe(step, batch_bytes(batch), staging.device_bytes[0], staging.recording_bytes, run)

@@ -24,6 +24,7 @@ from lmc.engine.batches import Batches
 from lmc.engine.problem import Problem
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed
 from lmc.kernels.availability import triton_available
+from lmc.kernels.padded import pad_entries, pad_rows, pad_starts
 
 SEEN = 16
 """Batches of the first epoch that are looked at."""
@@ -78,6 +79,7 @@ class Padding:
         self._halo = int(MARGIN * halo) + 1 if halo else 0
         parts = [parts_of(batch) for batch in seen]
         self._entries = [int(MARGIN * max(part.matrix.nnz for part in same)) + 1 for same in zip(*parts, strict=True)]
+        self._write(seen[0])  # its kernels are compiled before training
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch, from the ``start``-th on, each of which is written to its copy where it fits."""
@@ -106,12 +108,8 @@ class Padding:
             torch.cuda.current_stream(self._problem.device).wait_event(self._used[batch.slot])
         self._copies[batch.slot] = batch, copy
         graph, c, h = self._problem.graph, batch.num_core, batch.num_halo
-        ext = copy.ext
-        ext.fill_(graph.num_nodes)
-        ext[:c], ext[self._core : self._core + h] = batch.core, batch.halo
-        node = ext.clamp(max=graph.num_nodes - 1)
+        node = pad_rows(batch.core, batch.halo, graph.train, self._core, copy.ext, copy.labelled)
         torch.index_select(graph.y, 0, node, out=copy.y)
-        torch.logical_and(graph.train[node], ext < graph.num_nodes, out=copy.labelled)
         assert isinstance(copy.inputs, Tensor)
         assert isinstance(self._problem.X, Tensor)
         torch.index_select(self._problem.X, 0, node[: copy.inputs.shape[0]], out=copy.inputs)
@@ -121,21 +119,13 @@ class Padding:
             self._write_matrix(part, mine.matrix, c, h)
 
     def _write_matrix(self, part: Part, out: CSR, c: int, h: int) -> None:
-        matrix, nnz, room = part.matrix, part.matrix.nnz, out.nnz
-        starts, used = out.indptr, c + 1
-        starts[:used] = matrix.indptr[:used]
-        if part.rows == "ext":
-            used = self._core + h + 1
-            starts[c + 1 : self._core + 1] = matrix.indptr[c]
-            starts[self._core + 1 : used] = matrix.indptr[c + 1 :]
-        # entries of padding are zeros, and are spread over the rows of padding, since one long row would be slow
-        left = starts.numel() - used
-        starts[used:] = nnz + torch.arange(1, left + 1, device=starts.device) * (room - nnz) // left
-        columns = matrix.indices
-        if part.columns == "ext":
-            columns = columns + (columns >= c) * (self._core - c)
-        out.indices[nnz:], out.data[nnz:] = 0, 0
-        out.indices[:nnz], out.data[:nnz] = columns, matrix.data
+        matrix = part.matrix
+        used = (self._core + h if part.rows == "ext" else c) + 1
+        pad_starts(matrix.indptr, out.indptr, c, self._core, used, matrix.nnz, out.nnz)
+        shift = self._core - c if part.columns == "ext" else 0
+        pad_entries(matrix.indices, matrix.data, (out.indices, out.data), c, shift)
+        if out.dtype == torch.bfloat16:  # products multiply with a converted copy
+            out.as_torch(torch.float32).values().copy_(out.data)
 
     def _new(self, batch: Batch, parts: list[Part]) -> Batch:
         """A copy with room for every batch of this slot."""

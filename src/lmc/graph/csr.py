@@ -17,6 +17,8 @@ from torch import Tensor
 
 from lmc.errors import GraphError
 from lmc.graph.mapped import MappedFiles
+from lmc.kernels import blocks
+from lmc.kernels.availability import triton_available
 from lmc.kernels.pinned import allocate_pages, pin, take
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -415,15 +417,19 @@ class Extractor:
 
     def halo(self, core: Tensor) -> Tensor:
         """N(V_B) \\ V_B: the nodes that ``core`` reads and that are not in it, ascending."""
-        entries, _ = row_entries(self.P, core)
         mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
-        mark[take(self.P.indices, entries)] = True
+        if triton_available(self.P.indices):
+            blocks.mark(self.P.indptr, self.P.indices, core, mark)
+        else:
+            mark[take(self.P.indices, row_entries(self.P, core)[0])] = True
         mark[core] = False
         self.P.release()
         return mark.nonzero().squeeze(1)
 
     def block(self, rows: Tensor, cols: Tensor) -> CSR:
         """P[rows, cols], with rows and columns in the given order."""
+        if triton_available(self.P.indices) and self.P.edge_data is None and rows.numel() and cols.numel():
+            return CSR(*blocks.cut(self.P.indptr, self.P.indices, self.P.data, rows, cols, self._row), cols.numel())
         entries, indptr = row_entries(self.P, rows)
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
         local = self._row[take(self.P.indices, entries)]

@@ -13,11 +13,15 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR
+from lmc.kernels.availability import triton_available
 from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
+from lmc.kernels.layer_norm import MAX_WIDTH, layer_norm_relu_dropout
 from lmc.models.passes import Pass
 from lmc.models.rows import Resettable, scale_and_shift
 
 NORMS = (None, "layer", "batch", "batch-halo")
+EPS = 1e-5
+"""Added to the variance of a layer norm."""
 R_MAX, D_MAX = 1.2, 0.2
 """The limits of the corrections r and d in :func:`batch_renorm`: r is in [1 / R_MAX, R_MAX], d in [-D_MAX, D_MAX]."""
 
@@ -48,10 +52,14 @@ class Activation(nn.Module):
         self.norm = None if norm is None else LayerNorm(width) if norm == "layer" else batch_norm(width)
 
     def forward(self, s: Tensor, p: Pass) -> Tensor:
-        s = s if self.norm is None else self.norm(s, p)
-        if not (self.training and p.dropout and self._dropout):
-            return s.relu()
-        h, dropped = relu_dropout(s, self._dropout, p.generator)
+        rate = self._dropout if self.training and p.dropout else 0.0
+        norm = self.norm
+        if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
+            core = p.core_of(s.shape[0])
+            h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator)
+        else:
+            s = s if norm is None else norm(s, p)
+            h, dropped = relu_dropout(s, rate, p.generator) if rate else (s.relu(), None)
         if dropped is None:
             return h
         activated = h.as_subclass(Activated)
@@ -91,7 +99,7 @@ class LayerNorm(Resettable):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, p: Pass) -> Tensor:
-        unit = F.layer_norm(x, x.shape[1:])
+        unit = F.layer_norm(x, x.shape[1:], eps=EPS)
         return scale_and_shift(unit, self.weight, self.bias, p.core_of(x.shape[0]))
 
 
