@@ -19,7 +19,7 @@ def test_one_pass_is_the_three_steps(n: int, core: int, d: int, used: str, dtype
     kind = torch.float64 if dtype == torch.float64 else torch.float32
     s = torch.randn(n, d, generator=chance, device="cuda", dtype=kind).to(dtype).requires_grad_()
     w, b = (torch.randn(d, generator=chance, device="cuda", dtype=kind).requires_grad_() for _ in range(2))
-    p = 0.0 if used == "clean" else 0.3
+    p = 0.0 if used == "clean" else 0.5
     h, t = layer_norm_relu_dropout(s, w, b, 1e-5, core, p, torch.Generator("cuda").manual_seed(2))
     weights = torch.randn(2, n, d, generator=chance, device="cuda", dtype=kind)
     x = s.detach().to(kind).requires_grad_()
@@ -36,7 +36,7 @@ def test_one_pass_is_the_three_steps(n: int, core: int, d: int, used: str, dtype
         kept = t != 0
         torch.testing.assert_close(t.to(kind), torch.where(kept, y / (1 - p), 0), **close)
         if n * d > 1000:
-            assert abs(float((kept & (h > 0)).sum() / (h > 0).sum()) - 0.7) < 0.05
+            assert abs(float((kept & (h > 0)).sum() / (h > 0).sum()) - 0.5) < 0.05
         extra, wanted = weights[1] * t, weights[1] * torch.where(kept, y / (1 - p), 0)
         out, want = (extra, wanted) if used == "dropped" else (out + extra, want + wanted)
     else:

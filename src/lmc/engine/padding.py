@@ -43,8 +43,9 @@ class Part:
     columns: str
 
 
-def can_pad(problem: Problem, batches: Batches, staged: bool) -> bool:
-    """Whether steps on redrawn batches are recorded: every row on the device, and no mean over the rows of a batch."""
+def can_pad(problem: Problem, batches: Batches) -> bool:
+    """Whether steps on redrawn batches can be recorded, where every row is on the device: no step makes a mean over
+    the rows of its batch."""
     model, method = problem.model, batches.method
     plain = problem.kind.makes_nothing_in_steps(problem) and problem.graph.weight is None
     return (
@@ -53,7 +54,6 @@ def can_pad(problem: Problem, batches: Batches, staged: bool) -> bool:
         and method.traits.pads_batches
         and batches.num_batches > 1
         and plain
-        and not staged
         and triton_available(problem.graph.train)
         and not any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
     )

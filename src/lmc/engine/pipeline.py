@@ -38,10 +38,11 @@ class Pipeline:
         every = [table for layers in tables.values() for table in layers.values()]
         self.staging = Staging(every, problem.stored, problem.device, bracketed=problem.kind.bracketed)
         recorded = problem.kind.records(problem)
-        early = not self.staging.active and problem.kind.makes_nothing_in_steps(problem)
+        alone = problem.exchange is None and not self.staging.active
+        early = alone and problem.kind.makes_nothing_in_steps(problem)
         self.recorder = Recorder(problem, generator, self.staging, early) if recorded else None
         """Records the steps of fixed batches; None where they are not recorded."""
-        padded = recorded and looks_ahead and can_pad(problem, batches, self.staging.active)
+        padded = recorded and alone and looks_ahead and can_pad(problem, batches)
         self._padding = Padding(batches) if padded else None
         self._source: Lookahead | None = None
         self._epoch = 0

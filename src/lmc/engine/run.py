@@ -194,11 +194,12 @@ class Run:
             grads, loss = self.pipeline.step(batch, lambda of: kind.estimate(self, of, keep=True, dropout=True))
         if self.sync is not None:
             grads, loss = self.sync.after(batch, grads, loss)
-        for p, g in zip(self.parameters.values(), grads, strict=True):
-            if p.grad is None:  # laid out as its parameter, which a fused optimiser expects
-                p.grad = torch.mul(g, batch.weight, out=torch.empty_like(p))
-            else:
-                p.grad.add_(g, alpha=batch.weight)
+        scaled = torch._foreach_mul(grads, batch.weight)
+        for p, g in zip(self.parameters.values(), scaled, strict=True):
+            if p.grad is not None:
+                p.grad.add_(g)
+            else:  # laid out as its parameter, which a fused optimiser expects
+                p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
 
     def _no_estimate(self) -> Estimate:
@@ -233,7 +234,8 @@ class Run:
         chunks = sweep_chunks(problem) if self.method.traits.sweeps else self.clusters.cores(problem.device)
         self.method.fill(Passes(self, problem, chunks))
         self._fresh = True
-        release_freed()
+        if problem.device.type == "cpu":  # elsewhere the passes leave nothing in the memory of the host
+            release_freed()
 
     def solves(self) -> dict[str, float] | None:
         """Recurrent models: mean solver steps, failures and worst residual since the last call."""

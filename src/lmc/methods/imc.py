@@ -34,6 +34,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
 from lmc.kernels.products import coarse_mm
+from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
 from lmc.models.rows import as_rows, outer
@@ -50,6 +51,9 @@ ROWS_PER_COLUMN = 20
 
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
+
+SAMPLE = 1024
+"""The unexplained share is measured on about this many rows of a batch."""
 
 GROWTH, UNEXPLAINED = 1.25, 0.01
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times that of the first
@@ -95,7 +99,7 @@ class _InvariantLinear(torch.autograd.Function):
         g = op.P.adjoint(v)
         D = coarse_mm(op.Q.t(), g, minus_from=coarse_mm(op.M.t(), v))
         dW = D.t() @ C.to(D.dtype) + outer(g, t)
-        db = v.sum(0, dtype=D.dtype) if ctx.needs_input_grad[3] else None
+        db = column_sums(v) if ctx.needs_input_grad[3] else None
         return g @ W, op.map_adjoint(D @ W.to(D.dtype)), dW, db, None
 
 
@@ -106,7 +110,8 @@ class Invariance(Around):
     Args:
         Q, M: the rows of the last sweep and their sums, for the core rows, [|B|, r].
         K: the inverse of the Gram matrix with its ridge, [r, r].
-        explained: where <Q^T h, C> and |h| are stored, from which :func:`unexplained` follows; None: nowhere.
+        explained: where |h - Q C| and |h| of some rows are stored, from which :func:`unexplained` follows; None:
+            nowhere.
         real: where rows may be padding, the rows that are not, [|B|, 1].
     """
 
@@ -125,13 +130,19 @@ class Invariance(Around):
 
     def map(self, h: Tensor) -> Tensor:
         """C = K Q^T h, in the dtype of the rows."""
-        Qh = coarse_mm(self.Q.t(), h)
-        C = self.K @ Qh
+        C = (self.K @ coarse_mm(self.Q.t(), h)).to(h.dtype)
         if self.explained is not None:
-            torch.dot(Qh.flatten(), C.flatten(), out=self.explained[0])
-            rows = h.detach() if self.real is None else h.detach() * self.real
-            torch.linalg.vector_norm(rows, dtype=Qh.dtype, out=self.explained[1])
-        return C.to(h.dtype)
+            self._measure(h.detach(), C)
+        return C
+
+    def _measure(self, h: Tensor, C: Tensor) -> None:
+        """Store what C explains of about ``SAMPLE`` rows."""
+        assert self.explained is not None
+        some = slice(None, None, max(1, h.shape[0] // SAMPLE))
+        rows = h[some] if self.real is None else h[some] * self.real[some]
+        missed = torch.addmm(rows, self.Q[some], C, alpha=-1)
+        for value, out in zip((missed, rows), self.explained, strict=True):
+            torch.linalg.vector_norm(value, dtype=out.dtype, out=out)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
         """dh = Q K dC."""
@@ -149,12 +160,9 @@ class KnownSums(Around):
 
 
 def unexplained(explained: Tensor) -> Tensor:
-    """The share |h - Q C|^2 / |h|^2 over all batches and layers, from <Q^T h, C> and |h| of each.
-
-    It is 1 - <Q^T h, C> / |h|^2 up to lambda |C|^2, which is far below the shares that a sweep waits for.
-    """
-    products, norms = explained.unbind(-1)
-    return 1 - products.sum() / norms.square().sum().clamp_min(1e-30)
+    """The share |h - Q C|^2 / |h|^2 over all batches and layers."""
+    missed, size = explained.square().unbind(-1)
+    return missed.sum() / size.sum().clamp_min(1e-30)
 
 
 @torch.no_grad()
