@@ -27,7 +27,7 @@ $(STAMP): $(LIBRARY)
 demo: $(LIBRARY)
 	rm -rf runs/demo
 	$(BIN)/lmc compare products-like --scale 0.01 --model gcn:layers=3:norm=layer --parts 40 --clusters 4 \
-		--methods full,cluster,gas,lmc,cmc,imc --lr 0.003 --epochs 20 --run-dir runs/demo
+		--methods full,cluster,gas,lmc,cmc,imc --lr 0.003 --epochs 15 --run-dir runs/demo
 	$(BIN)/lmc report runs/demo
 
 # the site, with every tutorial executed; make test builds it without executing them
