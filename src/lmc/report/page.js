@@ -115,7 +115,7 @@
       if (known(goals) && goals > low && goals < high) add(svg, "line", { class: "target", x1: box.left, x2: box.right, y1: Y(goals), y2: Y(goals) });
       for (const { m, points } of lines) {
         for (const [path, style] of [[thin(m), "curve thin"], [points, "curve"]]) {
-          const some = path.filter(([, y]) => known(y));
+          const some = path.filter(([, y]) => known(y) && y >= low);  // a curve begins where it enters the panel
           if (some.length > 1) coloured(add(svg, "polyline", { class: style, "data-method": m.index, points: some.map(([x, y]) => `${X(x).toFixed(1)},${Y(y).toFixed(1)}`).join(" "), "stroke-dasharray": m.dashes.length ? m.dashes.join(" ") : null }), m);
         }
         if (points.length === 1) coloured(add(svg, "circle", { class: "dot", r: 4, cx: X(points[0][0]), cy: Y(points[0][1]) }), m);
@@ -144,7 +144,7 @@
         if (x > points.at(-1)[0] + 1e-9 || x < points[0][0] - 1e-9) continue;  // not beyond the ends of a curve
         const p = points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
         rows.push([m, p]);
-        coloured(add(marks, "circle", { class: "dot", r: 4, cx: X(p[0]), cy: Y(p[1]) }), m);
+        if (Y(p[1]) < box.bottom) coloured(add(marks, "circle", { class: "dot", r: 4, cx: X(p[0]), cy: Y(p[1]) }), m);
       }
       rows.sort((a, b) => b[1][1] - a[1][1]);
       tip.replaceChildren();
