@@ -13,7 +13,7 @@ import typer
 from experiments.paper.catalogue import ITEMS
 from experiments.paper.item import SCALE_HELP, Item
 from experiments.paper.page import Page, section_of
-from experiments.paper.training import Training, method_of, one_line
+from experiments.paper.training import Trained, Training, method_of, one_line
 from lmc.cli.console import STOPPED, TextTable, console, device_name
 from lmc.cli.study import DataDir
 from lmc.errors import ConfigError, LmcError
@@ -23,6 +23,8 @@ COSTS = {"gcn": 1.5, "gcnii": 2.0, "recgcn": 3.0}
 """About how long an epoch takes, relative to a GCN's: the time is divided in these proportions."""
 PAGE_SECONDS = 20.0
 """The time that is kept for drawing the page, at most a tenth of the budget."""
+WARMUP = 3
+"""Epochs before the first group: the second visit of a batch records its step, the third replays it."""
 MINUTES_PER_SEED = 4
 MOST_SEEDS = 5
 
@@ -91,7 +93,7 @@ class All:
 
 def cost(cells: Iterable[Training]) -> float:
     """What cells take, in epochs of a GCN; a measurement of memory is short."""
-    return sum(COSTS[c.model] * len(c.specs) * (0.2 if c.epochs == 1 else 1.0) for c in cells)
+    return sum(COSTS[c.model] * len(c.specs) * (1.0 if c.epochs else 0.5) for c in cells)
 
 
 @dataclass(eq=False)
@@ -121,7 +123,8 @@ class Campaign:
                 say(f"{item.name}: the time is over")
                 continue
             share = left * cost(own) / cost(open_cells)
-            say(f"{item.name}: {item.title}; {len(own)} groups of trainings in about {share:.0f} s")
+            spent = time.monotonic() - self.started
+            say(f"{spent:.0f} s: {item.name}: {item.title}; {len(own)} groups of trainings in about {share:.0f} s")
             try:
                 _, interrupted = replace(item, limit=share).work()
                 if interrupted:
@@ -132,8 +135,20 @@ class Campaign:
         return False
 
     def prepare(self, say: Callable[[str], None]) -> None:
-        """Load and partition the graphs first, in at most a third of the time, so that no item pays for another."""
+        """Load and partition the graphs first, in at most a third of the time, so that no item pays for another.
+
+        On a GPU a few epochs of every model follow, which compile its kernels.
+        """
         lines = self.items[0].lines()
+        self.load(lines, say)
+        first = {cell.model: (item, cell) for item in reversed(self.items) for cell in item.waiting(lines)}
+        for item, cell in first.values():
+            if item.on.type == "cuda" and self.left() > 0.66 * self.seconds:
+                item.measure_within(replace(cell, epochs=WARMUP), self.left() / 4)
+                say(f"{cell.model}: kernels are compiled")
+
+    def load(self, lines: Sequence[Trained], say: Callable[[str], None]) -> None:
+        """Load and partition the graphs."""
         for item in self.items:
             for cell in item.waiting(lines):
                 if self.left() < 0.66 * self.seconds:

@@ -15,9 +15,7 @@ from lmc.cli.study import app_of
 
 def make_paper_app(program: str) -> typer.Typer:
     """One command for each table and figure, ``list``, ``all`` and ``insert``."""
-    app = app_of(
-        list(ITEMS), f"{program} paper", "The tables and figures of the paper, ours beside the paper's numbers."
-    )
+    app = app_of(list(ITEMS), program, "The tables and figures of the paper, ours beside the paper's numbers.")
 
     @app.command("list")
     def show_list() -> None:

@@ -71,9 +71,9 @@ def section_of(item: Item, lines: Sequence[Trained], failure: str | None = None)
 def amount(records: Sequence[Trained]) -> str:
     """ "2 seeds, 31 to 300 epochs"."""
     epochs = [record.at[-1] for record in records if record.at]
+    seeds = len({record.seed for record in records if record.at or not record.error})
     if not epochs:
-        return "-"
-    seeds = len({record.seed for record in records if record.at})
+        return f"{seeds} seed{'s' * (seeds > 1)}" if seeds else "-"
     span = f"{min(epochs)}" if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
     return f"{seeds} seed{'s' * (seeds > 1)}, {span} epochs"
 
@@ -86,12 +86,13 @@ def problems_of(item: Item, records: Sequence[Trained]) -> list[str]:
             seeds.setdefault(f"{record.dataset}, {record.model}, {record.method}: {record.error}", []).append(
                 record.seed
             )
+    lines = [f"{text} (seed {', '.join(map(str, sorted(set(at))))})" for text, at in seeds.items()]
     begun = {(item.of_record(record), record.seed) for record in records}
-    for cell in item.waiting(records):
-        if (item.of_record(cell), cell.seed) not in begun:
-            what = f"{cell.dataset}, {cell.model}, {cell.methods}"
-            seeds.setdefault(f"{what}: not begun, the time was over", []).append(cell.seed)
-    return [f"{text} (seed {', '.join(map(str, sorted(set(at))))})" for text, at in seeds.items()]
+    missing = [cell for cell in item.waiting(records) if (item.of_record(cell), cell.seed) not in begun]
+    if missing:
+        sets = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.model}" for cell in missing))
+        lines.append(f"{len(missing)} of {len(item.cells())} groups not begun, the time was over: {sets}")
+    return lines
 
 
 @dataclass(frozen=True)

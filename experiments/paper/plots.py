@@ -20,9 +20,8 @@ def curves(
     title: str, groups: Mapping[str, Training], results: Results, x: str, ys: Sequence[str], methods: Sequence[str] = ()
 ) -> Figure | None:
     """A panel for every group and every kind of value: "test", "loss", or a kind of error."""
-    shown = list(
-        dict.fromkeys(m for g in groups.values() for m in (methods or g.specs) if any(r.at for r in results.of(g, m)))
-    )
+    wanted = dict.fromkeys(m for group in groups.values() for m in (methods or group.specs))
+    shown = [m for m in wanted if any(r.at for group in groups.values() for r in results.of(group, m))]
     if not shown:
         return None
     looks = looks_of(shown)
@@ -32,17 +31,25 @@ def curves(
     panels = figure.subplots(len(rows), columns, squeeze=False)
     for row, (y, batch) in zip(panels, rows, strict=True):
         for axes, (name, group) in zip(row, batch, strict=False):
-            for method in shown:
-                _draw(axes, results.of(group, method), x, y, looks[method])
+            _draw_panel(axes, {m: results.of(group, m) for m in shown}, x, y, looks)
             axes.set_title(name, loc="left", fontsize=10)
-            axes.set_xlabel(NAMES[x] if y == ys[-1] else "", fontsize=9.5)
-            plain(axes)
-            if y != "test":
-                axes.set_yscale("log")
-                plain_decimals(axes.yaxis)
         row[0].set_ylabel(NAMES.get(y, f"relative error, {y}"), fontsize=9.5)
+    for axes in panels[-1]:
+        axes.set_xlabel(NAMES[x], fontsize=9.5)
     legend_below(figure, looks, columns=max(1, int(columns * 2.2)))
     return figure
+
+
+def _draw_panel(
+    axes: Axes, records: Mapping[str, Sequence[Trained]], x: str, y: str, looks: Mapping[str, Look]
+) -> None:
+    """The curves of all methods; errors and losses on a logarithmic axis."""
+    for method, those in records.items():
+        _draw(axes, those, x, y, looks[method])
+    plain(axes)
+    if y != "test":
+        axes.set_yscale("log")
+        plain_decimals(axes.yaxis)
 
 
 def batched(pairs: Iterable[tuple[str, Training]], size: int) -> list[list[tuple[str, Training]]]:

@@ -59,7 +59,7 @@ class Table3(Item):
 
     def groups(self) -> dict[str, Training]:
         return {
-            f"{size}, {DATASETS[d]}": self.group(d, "gcn", METHODS, clusters=clusters, probe="memory", epochs=1)
+            f"{size}, {DATASETS[d]}": self.group(d, "gcn", METHODS, clusters=clusters, probe="memory", epochs=0)
             for size, clusters in (("1", 1), ("default", 0))
             for d in CONV
         }

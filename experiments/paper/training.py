@@ -57,7 +57,7 @@ class Training:
         parts, clusters: 0: the preset's.
         dropout: negative: the preset's.
         probe: what is measured besides: "gradient", "estimates" (of recurrent models), "memory", or nothing.
-        epochs: at most so many.
+        epochs: at most so many; 0: nothing is trained, for measurements of memory.
     """
 
     dataset: str
@@ -237,6 +237,8 @@ class Contender:
         self.optimizer.zero_grad(set_to_none=True)
         # a fixed batch would be a recorded step on a GPU, whose memory is not the peak of a step
         step = dataclasses.replace(largest, fixed=False)
+        run.accumulate(step)  # whatever is made once and kept is made now
+        self.optimizer.zero_grad(set_to_none=True)
         found: dict[str, Any] = {"step_bytes": peak_bytes(lambda: run.accumulate(step), run.problem.device)}
         if isinstance(run.method, ClusterMethod | FullBatch):
             kept = messages_kept(run)
@@ -303,35 +305,39 @@ class Group:
 
     def train(self) -> list[Trained]:
         """Train all methods until their epochs are done or the time is over; one record for each."""
-        bound: dict[str, Contender] = {}
+        bound = self.bind_all()
+        for epoch in range(self.cell.epochs):
+            alive = [c for spec, c in bound.items() if spec not in self.failed]
+            self.round(alive, epoch)
+            last = self.over() or epoch + 1 == self.cell.epochs
+            for contender in alive if last or due(epoch + 1) else ():
+                with self.kept(contender.spec):
+                    contender.evaluate()
+            if last:
+                break
+        records = [self.record(spec, bound.get(spec)) for spec in self.cell.specs]
+        bound.clear()
+        free(self.graphs.device)
+        return records
+
+    def bind_all(self) -> dict[str, Contender]:
+        """The methods that can be bound in time."""
+        bound = {}
         for spec in self.cell.specs:
             if self.over(2):
                 self.failed[spec] = NO_TIME
                 continue
             with self.kept(spec):
                 bound[spec] = self.bind(spec)
-        for epoch in range(self.cell.epochs):
-            alive = [c for spec, c in bound.items() if spec not in self.failed]
-            self.round(alive, epoch)
-            last = self.over() or epoch + 1 == self.cell.epochs
-            if last or due(epoch + 1):
-                for contender in alive:
-                    with self.kept(contender.spec):
-                        contender.evaluate()
-            if last:
-                break
-        name, kind = self.graphs.source(self.cell.dataset)
-        records = []
-        for spec in self.cell.specs:
+        return bound
+
+    def record(self, spec: str, contender: Contender | None) -> Trained:
+        """The record of a method, with the reason where it failed."""
+        graph = ", ".join(self.graphs.source(self.cell.dataset))
+        if contender is not None:
             with self.kept(spec):
-                if spec in bound:
-                    records.append(bound[spec].result(f"{name}, {kind}", self.failed.get(spec)))
-            if not records or records[-1].method != spec:
-                lost = {"graph": f"{name}, {kind}", "error": self.failed[spec]}
-                records.append(Trained(**asdict(self.cell), method=spec, **cast(Any, lost)))
-        bound.clear()
-        free(self.graphs.device)
-        return records
+                return contender.result(graph, self.failed.get(spec))
+        return Trained(**asdict(self.cell), method=spec, graph=graph, error=self.failed[spec])
 
     def round(self, alive: list[Contender], epoch: int) -> None:
         """One epoch of every method; after the time is over no further epoch begins, except the first of each."""

@@ -52,7 +52,7 @@ def test_a_table_shows_the_papers_numbers_beside_ours_and_a_verdict(invoke: Invo
     # figure-11 shows the same trainings and more: these are not repeated
     code, said = invoke("paper", "figure-11", *SMALL, "--epochs", "1", "--seeds", "1", "--limit", "1e-9")
     assert code == 0
-    assert "3 of 6 cells are left" in said
+    assert "3 of 6 cells are left, continue with: python -m experiments " in said
     assert (tmp_path / "p" / "trainings.jsonl").read_text() == written
     assert "PubMed, random" in (tmp_path / "p" / "figure-11.md").read_text()
     # the paper's numbers are there before anything is trained
@@ -87,7 +87,7 @@ def test_all_runs_what_it_can_and_writes_one_page(
         order = [text.index(f"{name}: ") for name in ("table-2", "table-8", "figure-10")]
         assert order == sorted(order)
         assert "RuntimeError: this item is broken on purpose" in text
-        assert "not begun, the time was over" in text
+        assert "figure-10: 6 of 6 groups not begun, the time was over: cora gcn, citeseer gcn, pubmed gcn" in text
         assert "flickr-like@0.0179" in text
         assert "379.2 ± 29.0" in text
         assert "tables 9 and 10" in text

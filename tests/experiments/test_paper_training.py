@@ -77,23 +77,31 @@ def test_evaluations_become_rarer() -> None:
 
 
 def test_all_methods_of_a_group_have_the_same_epochs_and_one_failure_ends_one_method(graphs: Graphs) -> None:
-    cell = Training("flickr", "gcn", "gas,lmc,nothing,lmc:score=cube,gas:lr=1e30", 3, probe="memory")
+    cell = Training("flickr", "gcn", "gas,lmc,nothing,lmc:score=cube,gas:lr=1e30", 3)
     by_method = {record.method: record for record in Group(cell, graphs, 8, None).train()}
     assert list(by_method) == cell.specs
     for name in ("gas", "lmc"):
         record = by_method[name]
         assert (record.at, len(record.test), record.error) == ([1, 2, 3], 3, None)
         assert record.graph == "flickr-like@0.0179, lookalike"
-        assert record.step_bytes
         assert record.seconds == sorted(record.seconds)
-    assert by_method["gas"].backward is not None
-    assert by_method["gas"].backward < by_method["gas"].forward == 1.0 == by_method["lmc"].backward
     for name, words in (
         ("nothing", "expected a method of"),
         ("lmc:score=cube", "score"),
         ("gas:lr=1e30", "finite loss"),
     ):
         assert words in (by_method[name].error or ""), by_method[name].error
+
+
+def test_memory_and_messages_are_measured_without_training(graphs: Graphs) -> None:
+    cell = Training("flickr", "gcn", "full,cluster,gas,lmc", 0, clusters=1, probe="memory")
+    full, cluster, gas, lmc = records = Group(cell, graphs, 8, None).train()
+    assert (full.at, full.chosen, full.error) == ([], None, None)
+    assert gas.backward is not None
+    assert gas.backward < gas.forward == full.backward == lmc.backward == 1.0
+    assert cluster.forward == cluster.backward == gas.backward
+    peaks = [record.step_bytes or 0 for record in records]
+    assert peaks[0] > peaks[3] >= peaks[2] > peaks[1] > 0
 
 
 def test_a_group_ends_when_its_time_is_over(graphs: Graphs) -> None:
