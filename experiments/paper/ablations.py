@@ -18,6 +18,9 @@ SCORES = parse("""
 40   67.59    71.44   69.91   70.03   70.32
 """)
 
+SIZES = {"1": 1, "40": 0}
+"""Clusters in a batch by the paper's batch size; 0: the preset's, half of the parts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation(Item):
@@ -32,9 +35,9 @@ class Ablation(Item):
         values = list(dict.fromkeys(column for column, _ in self.paper))
         return {
             size: self.group(
-                "ogbn-arxiv", "gcn", [f"lmc:{self.option}={v}:{other}:lr={lr}" for v in values], clusters=int(size)
+                "ogbn-arxiv", "gcn", [f"lmc:{self.option}={v}:{other}:lr={lr}" for v in values], clusters=clusters
             )
-            for size, other, lr in zip(("1", "40"), self.others, ("1e-4", "1e-2"), strict=True)
+            for (size, clusters), other, lr in zip(SIZES.items(), self.others, ("1e-4", "1e-2"), strict=True)
         }
 
     def comparisons(self, results: Results) -> list[Comparison]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 import typer
@@ -13,10 +13,11 @@ import typer
 from experiments.paper.catalogue import ITEMS
 from experiments.paper.item import SCALE_HELP, Item
 from experiments.paper.page import Page, section_of
-from experiments.paper.training import Trained, Training, method_of, one_line
+from experiments.paper.training import Trained, Training, method_of, one_line, preset_of
 from lmc.cli.console import STOPPED, TextTable, console, device_name
 from lmc.cli.study import DataDir
 from lmc.errors import ConfigError, LmcError
+from lmc.methods import ClusterMethod
 from lmc.train.run_folder import interval
 
 COSTS = {"gcn": 1.5, "gcnii": 2.0, "recgcn": 3.0}
@@ -92,8 +93,14 @@ class All:
 
 
 def cost(cells: Iterable[Training]) -> float:
-    """What cells take, in epochs of a GCN; a measurement of memory is short."""
-    return sum(COSTS[c.model] * len(c.specs) * (1.0 if c.epochs else 0.5) for c in cells)
+    """What cells take, relative to an epoch of a GCN; a measurement of memory is short, and many steps take longer."""
+    return sum(COSTS[c.model] * len(c.specs) * ((1.0 + steps(c) / 50) if c.epochs else 0.5) for c in cells)
+
+
+def steps(cell: Training) -> float:
+    """The steps of an epoch on the graph of the paper."""
+    method = cast(ClusterMethod, preset_of(cell.model, cell.dataset).method)
+    return (cell.parts or method.num_parts or 1) / (cell.clusters or method.clusters_per_batch or 1)
 
 
 @dataclass(eq=False)

@@ -42,14 +42,13 @@ def lookalike_of(dataset: str, scale: str, device: str) -> str:
     if name == "tiny-like":
         return name
     spec = LOOKALIKES[name]
-    least = max(20 * spec.classes, 8 * spec.graphs * spec.edges // spec.nodes) + 1
     if scale == TINY:
         wanted = TINY_NODES / spec.nodes
     elif scale == AUTO:
         wanted = min(share or 1.0, EDGES[device] / spec.edges)
     else:
         wanted = float(scale) * (share or 1.0)
-    wanted = max(wanted, least / spec.nodes)
+    wanted = max(wanted, 1.01 * spec.least_nodes / spec.nodes)
     return name if wanted == 1 else f"{name}@{wanted:.3g}"
 
 

@@ -20,8 +20,7 @@ def curves(
     title: str, groups: Mapping[str, Training], results: Results, x: str, ys: Sequence[str], methods: Sequence[str] = ()
 ) -> Figure | None:
     """A panel for every group and every kind of value: "test", "loss", or a kind of error."""
-    wanted = dict.fromkeys(m for group in groups.values() for m in (methods or group.specs))
-    shown = [m for m in wanted if any(r.at for group in groups.values() for r in results.of(group, m))]
+    shown = _trained(groups.values(), methods, results)
     if not shown:
         return None
     looks = looks_of(shown)
@@ -38,6 +37,12 @@ def curves(
         axes.set_xlabel(NAMES[x], fontsize=9.5)
     legend_below(figure, looks, columns=max(1, int(columns * 2.2)))
     return figure
+
+
+def _trained(groups: Iterable[Training], methods: Sequence[str], results: Results) -> list[str]:
+    """The methods of the groups, or those of ``methods``, that have an evaluation."""
+    found = dict.fromkeys((m, g) for g in groups for m in (methods or g.specs) if any(r.at for r in results.of(g, m)))
+    return list(dict.fromkeys(method for method, _ in found))
 
 
 def _draw_panel(

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, cast
@@ -17,6 +17,7 @@ from lmc import presets
 from lmc.bench.compare import PROBED, has_error, layer_of
 from lmc.bench.epoch import free, wait
 from lmc.cli.spec import method_options, parse_method
+from lmc.data.catalog import REAL
 from lmc.diagnostics import EstimateProbe, messages_kept, peak_bytes
 from lmc.engine import Run
 from lmc.errors import ConfigError, DivergenceError
@@ -26,12 +27,11 @@ from lmc.methods import ClusterMethod, FullBatch, LMC4Conv, Method
 from lmc.models import MODELS, Model
 from lmc.train import adam, train_epoch
 from lmc.train.evaluate import evaluate_problem
-from lmc.train.metrics import metrics_of
 
 EPOCHS = {"gcn": 300, "gcnii": 400, "recgcn": 300}
 """Epochs where a preset has none."""
-PART_NODES = 16
-"""Nodes that a part has at least on a small graph: the numbers of parts and clusters are lowered alike."""
+LEAST_PARTS = 20
+"""A lookalike has at least so many parts, or the preset's number where that is less."""
 NO_TIME = "no time: its share of the time was over before its first epoch"
 SEED_BATCH = 4096
 """Seeds in a batch of the methods that sample neighbours."""
@@ -134,10 +134,12 @@ def method_of(cell: Training, spec: str, graph: Graph) -> tuple[Method, float | 
 
 
 def divided(cell: Training, base: ClusterMethod, graph: Graph) -> tuple[int, int]:
-    """Parts and clusters of a cell; on a small graph fewer parts, with the same share of them in a batch."""
-    parts, clusters = cell.parts or base.num_parts or 10, cell.clusters or base.clusters_per_batch or 2
-    fewer = max(2, min(parts, graph.num_nodes // PART_NODES))
-    return fewer, max(1, round(clusters * fewer / parts))
+    """Parts and clusters of a cell. A smaller lookalike has fewer parts, of the same size; a batch has as many of them
+    as the cell says, or the share of them that it has in the preset."""
+    parts, share = cell.parts or base.num_parts or 10, min(1.0, graph.num_nodes / REAL[cell.dataset].nodes)
+    fewer = max(min(parts, LEAST_PARTS), round(parts * share))
+    clusters = cell.clusters or max(1, round((base.clusters_per_batch or 2) * fewer / parts))
+    return fewer, min(fewer, clusters)
 
 
 def model_of(cell: Training, spec: str, graph: Graph, max_width: int | None) -> Model:
@@ -167,17 +169,20 @@ class Contender:
     run: Run
     optimizer: torch.optim.Optimizer
     clip: float | None
-    metrics: Any
     record: dict[str, Any] = field(default_factory=lambda: {k: [] for k in CURVES})
     times: list[float] = field(default_factory=list)
     last_loss: float = math.nan
 
-    def train(self, epoch: int) -> None:
-        """One epoch; only the time of its steps counts."""
+    def train(self, epoch: int, stop: Callable[[], bool]) -> None:
+        """One epoch; only the time of its steps counts. An epoch that ``stop`` cut off does not count."""
         device = self.run.problem.device
         start = time.perf_counter()
-        losses = train_epoch(self.run, self.optimizer, clip=self.clip, epoch=epoch)
+        losses = train_epoch(self.run, self.optimizer, clip=self.clip, epoch=epoch, stop=stop)
         wait(device)
+        if len(losses) < self.run.num_batches:
+            if not self.times:
+                raise TimeoutError(NO_TIME)
+            return
         self.times.append(time.perf_counter() - start)
         self.last_loss = float(torch.stack(losses).mean())
         if not math.isfinite(self.last_loss):
@@ -190,7 +195,7 @@ class Contender:
         problem = self.run.evaluated
         # the tables of an inductive run hold no rows of the other nodes
         start = problem.kind.solver_start(self.run.tables) if problem is self.run.problem else None
-        scores = evaluate_problem(problem, start=start, metrics=self.metrics)
+        scores = evaluate_problem(problem, start=start)
         point = {
             "at": len(self.times), "seconds": sum(self.times), "loss": self.last_loss,
             # without validation nodes the last evaluation counts
@@ -257,7 +262,7 @@ class Contender:
 def one_line(error: BaseException) -> str:
     """An error as one line."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, ConfigError) else f"{type(error).__name__}: {text[:200]}"
+    return text if isinstance(error, ConfigError | TimeoutError) else f"{type(error).__name__}: {text[:200]}"
 
 
 def due(epoch: int) -> bool:
@@ -300,8 +305,7 @@ class Group:
         run.refresh()
         fit = preset_of(cell.model, cell.dataset, random=cell.partition == "random").fit_options
         optimizer = adam(run.problem.model, rate or fit["lr"], fit.get("weight_decay", 0.0))
-        metrics = metrics_of("top-k-micro-f1" if cell.dataset == "amazon" and graph.multi_label else None, graph)
-        return Contender(cell, spec, run, optimizer, fit.get("clip"), metrics)
+        return Contender(cell, spec, run, optimizer, fit.get("clip"))
 
     def train(self) -> list[Trained]:
         """Train all methods until their epochs are done or the time is over; one record for each."""
@@ -347,4 +351,4 @@ class Group:
                     self.failed[contender.spec] = NO_TIME
                 continue
             with self.kept(contender.spec):
-                contender.train(epoch)
+                contender.train(epoch, lambda: self.over(3))

@@ -16,6 +16,7 @@ from lmc.errors import ConfigError
 from lmc.methods import LMC4Conv, LMC4Rec
 
 CPU = torch.device("cpu")
+PARTS = {"num_parts": 20, "clusters_per_batch": 10}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_real_graphs_are_used_where_they_are_and_lookalikes_elsewhere(tmp_path: 
 
 @pytest.mark.parametrize("dataset", ["ogbn-arxiv", "flickr", "reddit", "ppi", "amazon", "ogbn-products", "pubmed"])
 def test_a_tiny_lookalike_can_be_drawn(graphs: Graphs, dataset: str) -> None:
-    assert graphs.load(dataset)[0].num_nodes < 4000
+    assert graphs.load(dataset)[0].num_nodes < (15_000 if dataset == "amazon" else 4_000)
 
 
 def test_scales_are_checked() -> None:
@@ -53,9 +54,10 @@ def test_scales_are_checked() -> None:
 def test_methods_and_models_are_those_of_the_preset(graphs: Graphs) -> None:
     graph = graphs.load("ogbn-arxiv")[0]
     cell = Training("ogbn-arxiv", "gcn", "lmc", 1)
-    assert method_of(cell, "lmc", graph) == (preset_of("gcn", "ogbn-arxiv").method, None)
+    preset = preset_of("gcn", "ogbn-arxiv").method
+    assert method_of(cell, "lmc", graph) == (dataclasses.replace(preset, **PARTS), None)
     changed = dataclasses.replace(cell, clusters=1)
-    expected = LMC4Conv(num_parts=80, clusters_per_batch=1, alpha=0.4, score="x")
+    expected = LMC4Conv(num_parts=20, clusters_per_batch=1, alpha=0.4, score="x")
     assert method_of(changed, "lmc:alpha=0.4:score=x:lr=1e-4", graph) == (expected, 1e-4)
     recurrent = Training("cora", "recgcn", "lmc4rec", 1, partition="random")
     assert method_of(recurrent, "lmc4rec", graph)[0] == LMC4Rec(num_parts=10, clusters_per_batch=2, partition="random")
@@ -65,11 +67,13 @@ def test_methods_and_models_are_those_of_the_preset(graphs: Graphs) -> None:
 
 
 def test_a_small_graph_has_fewer_parts_with_the_same_share_in_a_batch(graphs: Graphs) -> None:
-    graph = graphs.load("reddit")[0]
+    graph, cell = graphs.load("reddit")[0], Training("reddit", "gcn", "lmc", 1)
     base = preset_of("gcn", "reddit").method
     assert isinstance(base, LMC4Conv)
-    assert divided(Training("reddit", "gcn", "lmc", 1), base, graph) == (100, 50)
-    assert divided(Training("reddit", "gcn", "lmc", 1, clusters=1), base, graph) == (100, 1)
+    assert divided(cell, base, graph) == (20, 10)
+    assert divided(dataclasses.replace(cell, clusters=1), base, graph) == (20, 1)
+    assert divided(dataclasses.replace(cell, parts=20 * 232_965 // graph.num_nodes * 2), base, graph)[0] == 40
+    assert divided(dataclasses.replace(cell, dataset="cora", parts=10, clusters=2), base, graph) == (10, 2)
 
 
 def test_evaluations_become_rarer() -> None:

@@ -55,6 +55,14 @@ class Lookalike:
     line: bool = False
 
     @property
+    def least_nodes(self) -> int:
+        """The fewest nodes that can be drawn."""
+        # a class needs nodes in every split, and there are no communities if a node has a quarter of a graph as
+        # neighbours
+        crowded = 8 * self.graphs * self.edges // self.nodes
+        return crowded if self.graphs > 1 else max(20 * self.classes, crowded)
+
+    @property
     def multi_label(self) -> bool:
         return self.graphs > 1 or self.line
 
@@ -155,10 +163,7 @@ def parse(source: str) -> tuple[str, float | None] | None:
 def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
     if not 0 < scale <= LARGEST:
         raise DataError(f"expected a scale in (0, {LARGEST:g}] for {name} (got {scale:g}): choose another")
-    n, num_edges = round(spec.nodes * scale), round(spec.edges * scale)
-    # a class needs nodes in every split, and there are no communities if a node has a quarter of a graph as neighbours
-    crowded = 8 * spec.graphs * spec.edges // spec.nodes
-    least = crowded if spec.graphs > 1 else max(20 * spec.classes, crowded)
+    n, num_edges, least = round(spec.nodes * scale), round(spec.edges * scale), spec.least_nodes
     if n < least:
         raise DataError(
             f"expected at least {least} nodes in {name} (got {n} at scale {scale:g}): "
