@@ -83,6 +83,42 @@ ROWS = (
 )  # fmt: skip
 
 
+SAMPLED: Messages = ("fresh", "mixed", "fresh", "mixed", "mixed")
+"""Every row reads a few of its neighbours, which represent all of them."""
+PAGES = {
+    "full-batch": ROWS[0], "cluster-gcn": ROWS[1], "gas": ROWS[2], "graphfm": ROWS[3], "lmc4conv": ROWS[4],
+    "cmc": ROWS[5], "imc": ROWS[6],
+    "backward-sgd": Row("backward-sgd", ALL, ALL, "every message is exact, and the gradient is that of the core"),
+    "graphsage": Row("graphsage", SAMPLED, SAMPLED, "a few drawn neighbours represent all"),
+    "vrgcn": Row("vrgcn", SAMPLED, SAMPLED, "the change of drawn neighbours is added to stored sums"),
+    "graphfm-ib": Row("fm-ib", SAMPLED, SAMPLED, "drawn neighbours, averaged with a history"),
+    "fastgcn": Row("fastgcn", SAMPLED, SAMPLED, "one drawn set of nodes for all rows of a layer"),
+    "ladies": Row("ladies", SAMPLED, SAMPLED, "one drawn set of neighbours for all rows of a layer"),
+    "graphsaint": Row("graphsaint", ("mixed", "gone", None, None, None), ("mixed", "gone", None, None, None),
+                      "messages in a drawn subgraph are reweighted"),
+    "shadow": Row("shadow", ("fresh", "gone", None, None, None), ("fresh", "gone", None, None, None),
+                  "every root has a subgraph of its own"),
+    "sign": Row("sign", ALL, ALL, "all messages are summed once, before training"),
+    "lmc4rec": Row("lmc4rec", ("fresh", "stale", None, None, None), ("fresh", "stale", None, None, None),
+                   "both fixed points are solved on the core, with stored halos"),
+    "cmc4rec": Row("cmc4rec", ("fresh", "fresh", "fresh", "fresh", "stale"),
+                   ("fresh", "fresh", "fresh", "fresh", "stale"), "core and halo are solved, with stored sums outside"),
+    "sse": Row("sse", ("fresh", "stale", None, None, None), ("fresh", "gone", None, None, None),
+               "one step towards the fixed point"),
+}  # fmt: skip
+"""The drawing on the page of every method."""
+
+
+def messages(row: Row) -> Figure:
+    """The messages of one method, forward and backward."""
+    figure = Figure(figsize=(9, 2.6), dpi=100, facecolor="white")
+    for left, words, kinds in ((0.01, "forward: states", row.forward), (0.51, "backward: adjoints", row.backward)):
+        _draw_graph(figure.add_axes((left, 0.12, 0.48, 0.74)), kinds, named=True)
+        figure.text(left + 0.02, 0.93, words, fontsize=10.5, fontweight="bold", color=INK)
+    _legend(figure, 8.5)
+    return figure
+
+
 def drawing() -> Figure:
     """One row for each method: its messages forward and backward, and the idea in a line of words."""
     figure = Figure(figsize=(11.6, 0.8 + 1.5 * len(ROWS)), dpi=140, facecolor="white")
@@ -99,11 +135,15 @@ def drawing() -> Figure:
                     color=shade(name.colour, -0.15), va="center")  # fmt: skip
         figure.text(0.012, bottom + 0.5 * height, _wrapped(row.note, 27), fontsize=9.2, color=SOFT, va="top",
                     linespacing=1.35)  # fmt: skip
+    _legend(figure, 10.5)
+    return figure
+
+
+def _legend(figure: Figure, size: float) -> None:
     handles = [
         Line2D([], [], color=k.colour, linestyle=k.style, linewidth=k.width, label=k.words) for k in KINDS.values()
     ]
-    figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=10.5)
-    return figure
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=size)
 
 
 def _wrapped(text: str, width: int) -> str:
@@ -164,6 +204,8 @@ def _box(axes: Axes, left: float, width: float, colour: str, words: str) -> None
 def draw_idea(
     out: Annotated[Path, typer.Option(help="The folder for idea.svg and idea.png.")] = Path("docs/figures"),
 ) -> None:
-    """Draw which messages are fresh, stale, approximated or dropped, for seven methods."""
+    """Draw which messages are fresh, stale, approximated or dropped: seven methods in one figure, and one for each."""
     for kind in ("svg", "png"):
         save(drawing(), out / f"idea.{kind}")
+    for page, row in PAGES.items():
+        save(messages(row), out / "messages" / f"{page}.png")

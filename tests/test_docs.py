@@ -27,6 +27,7 @@ VOCABULARY = (
 EXAMPLE = re.compile(r"```(?:python|\{api\} [\w.]+)\n(.*?)```", flags=re.DOTALL)
 CODE = {page: "\n".join(EXAMPLE.findall(page.read_text())) for page in PAGES}
 """The examples of a page go on from one another."""
+FRAME = ("Idea", "Messages", "Equations", "Departures from the paper", "Results", "Command")
 APART = ROOT / "docs" / "extending.md"
 """A page that registers a method and a model; tests/test_extending.py runs it and removes them again."""
 
@@ -101,6 +102,19 @@ def test_files_named_on_a_page_exist(page: Path) -> None:
     named = re.findall(r"[`\s]([\w/]+/[\w*]+\.py)\b", page.read_text())
     homes = (ROOT, ROOT / "src" / "lmc")
     assert [name for name in named if not any(list(home.glob(name)) for home in homes)] == []
+
+
+METHOD_PAGES = [page for page in PAGES if page.parent.name == "methods" and page.stem not in ("index", "recgcn")]
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES, ids=lambda p: p.stem)
+def test_the_page_of_a_method_has_the_frame_of_all_of_them(page: Path) -> None:
+    text = page.read_text()
+    titles = [title for title in re.findall(r"^## (.*)$", text, flags=re.MULTILINE) if title in FRAME]
+    assert titles == list(FRAME)
+    idea = " ".join(text.split("## Idea\n")[1].split("\n## ")[0].split())
+    assert len(re.findall(r"\.(?= |$)", idea)) == 3, "the idea has three sentences"
+    assert f"figures/messages/{page.stem}.png" in text or page.stem == "dropedge"
 
 
 def prose(page: Path) -> list[tuple[int, str]]:
