@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
-PROMISED = "custom_loss custom_model lightning larger_than_memory own_loop predict_new_nodes pyg_network tracker"
+PROMISED = "custom_loss custom_model lightning larger_than_memory own_loop predict_new_nodes pyg_network".split()
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_is_an_example_for_each_of_the_usual_wishes() -> None:
-    assert set(PROMISED.split()) <= {script.stem for script in SCRIPTS}
+    assert {*PROMISED, "torchrun_train", "tracker"} <= {script.stem for script in SCRIPTS}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -31,6 +32,13 @@ def test_an_example_runs(script: Path, capsys: pytest.CaptureFixture[str]) -> No
     with warnings.catch_warnings(action="ignore"):
         runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out
+
+
+def test_the_example_of_torchrun_trains_with_two_processes() -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, str(EXAMPLES / "torchrun_train.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 processes: test accuracy")
 
 
 def test_the_notebook_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
