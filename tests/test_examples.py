@@ -14,7 +14,15 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
-PROMISED = "custom_loss custom_model lightning larger_than_memory own_loop predict_new_nodes pyg_network".split()
+PROMISED = [
+    "custom_loss",
+    "custom_model",
+    "lightning",
+    "larger_than_memory",
+    "own_loop",
+    "predict_new_nodes",
+    "pyg_network",
+]
 
 
 @pytest.fixture(autouse=True)

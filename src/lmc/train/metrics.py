@@ -87,7 +87,9 @@ class Tally:
         self._each = {split: [score.new().to(device) for score in metrics.scores] for split in problem.splits}
         self._kept: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {}
         for metric in chain(*self._each.values()):
-            metric.distributed_available_fn = _never  # it would gather by itself, also where one rank evaluates alone
+            if not isinstance(metric, Accuracy):
+                # torchmetrics would gather by itself, also where one rank evaluates alone
+                metric.distributed_available_fn = _never
 
     def update(self, rows: slice | Tensor, outputs: Tensor) -> None:
         """Count the outputs of rows of the graph."""
