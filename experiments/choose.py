@@ -18,7 +18,7 @@ from lmc.cli.console import TextTable, ratio
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
 from lmc.cli.study import DataDir, Hidden, Layers, Methods, Study
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, SMALL_STEP
+from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -229,11 +229,13 @@ class Choose(Study[ChooseCell, ChooseRecord]):
 
 def settings_of(records: Sequence[ChooseRecord], on: str) -> dict[tuple[str, str, str], Facts]:
     """The settings of the grid and what is known of each; the model is a GCN."""
-    return {
-        (r.dataset, r.config, r.norm): Facts("layered", True, on, r.step, bool(r.fits), r.rows_per_column, halo=r.halo)
-        for r in records
-        if r.step is not None and r.rows_per_column is not None
-    }
+    found = {}
+    for r in records:
+        if r.step is not None and r.rows_per_column is not None:
+            parts, clusters = division(r.config).values()
+            facts = Facts("layered", True, on, r.step, bool(r.fits), parts / clusters, r.rows_per_column, halo=r.halo)
+            found[r.dataset, r.config, r.norm] = facts
+    return found
 
 
 def seconds_of(records: Sequence[ChooseRecord], targets: Mapping[tuple[str, str, int], float]) -> dict[str, float]:
@@ -255,11 +257,10 @@ def decision_figure() -> Figure:
     figure = new_figure(8.6, 4.6, "which method?")
     axes = figure.add_subplot()
     axes.set_axis_off()
-    cpu, gpu = SMALL_STEP["cpu"], SMALL_STEP["cuda"]
     questions = [
         ("model aggregates before training?", "SIGN"),
         ("model is a fixed point?", "LMC4Rec"),
-        (f"full batch fits, and its step has at most\n{cpu:.0e} (CPU), {gpu:.0e} (GPU) multiply-adds?", "FullBatch"),
+        ("full batch fits, and its step is small\nbeside the steps on parts?", "FullBatch"),
         ("aggregation not linear (attention)?", "GAS"),
         (f"at least {ROWS_PER_COLUMN} core rows for each column?", "IMC"),
         (f"halo at least {LARGE_HALO:g} times the core?", "CMC"),

@@ -13,7 +13,8 @@ from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, IMC, SIGN, FullBatch, LMC4Rec, Method
 from lmc.models import Model
 
-LARGE = Facts("layered", True, "cpu", 10 * SMALL_STEP["cpu"], True, 2 * ROWS_PER_COLUMN)
+LARGE = Facts("layered", True, "cpu", 10 * SMALL_STEP, True, 8, 2 * ROWS_PER_COLUMN)
+ON_GPU = replace(LARGE, on="cuda", step=1.5e9)  # arxiv-like, width 256
 FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
 
 
@@ -21,9 +22,12 @@ FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
     ("facts", "cls", "reason"),
     [
         (LARGE, IMC, "without a halo"),
-        (replace(LARGE, step=SMALL_STEP["cpu"]), FullBatch, "full batch fits"),
-        (replace(LARGE, step=SMALL_STEP["cuda"], on="cuda"), FullBatch, "full batch fits"),
-        (replace(LARGE, step=SMALL_STEP["cpu"], fits=False), IMC, "without a halo"),
+        (replace(LARGE, step=SMALL_STEP), FullBatch, "full batch fits"),
+        (replace(LARGE, step=SMALL_STEP, fits=False), IMC, "without a halo"),
+        (ON_GPU, IMC, "without a halo"),
+        (replace(ON_GPU, batches=20), FullBatch, "full batch fits"),
+        (replace(ON_GPU, batches=20, step=1e10), IMC, "without a halo"),
+        (replace(ON_GPU, step=1e8), FullBatch, "full batch fits"),
         (replace(LARGE, linear=False), GAS, "not linear"),
         (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
         (replace(FEW, halo=LARGE_HALO), CMC, "the halo is large"),

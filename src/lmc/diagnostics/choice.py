@@ -20,9 +20,14 @@ from lmc.models import Model
 from lmc.models import sign as sign_model
 from lmc.stores import Placement, free_memory
 
-SMALL_STEP = {"cpu": 3e7, "cuda": 2e8}
-"""Multiply-adds of a full-batch step, by device, up to which many steps on parts take longer than the fewer exact ones
-of the full batch."""
+SMALL_STEP = 3e7
+"""On a CPU, multiply-adds of a full-batch step up to which many steps on parts take longer than fewer exact ones."""
+FULL_STEP, PER_MULTIPLY_ADD = 1.5e-3, 1.45e-12
+"""On a GPU, seconds of a full-batch step: a constant, and a share for every multiply-add."""
+SHORTEST_STEP = 0.8e-3
+"""On a GPU, seconds of a step on parts, however small it is."""
+EPOCHS_SAVED = 2.7
+"""On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first."""
 ROWS_PER_COLUMN = 16
 """Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 26 it
 reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 8.5 it does not (cora 10/2)."""
@@ -41,6 +46,7 @@ class Facts:
         on: the type of the training device.
         step: multiply-adds of the sparse products of a full-batch step.
         fits: whether a full-batch step fits into the memory of the device, and no parts are asked for.
+        batches: batches in an epoch.
         rows_per_column: core rows of a batch over the width of the hidden rows.
         sparse_sum: whether IMC would have to store the aggregated sparse features, which it refuses.
         halo: halo rows over core rows of a batch; None where the choice does not need it.
@@ -51,6 +57,7 @@ class Facts:
     on: str
     step: float
     fits: bool
+    batches: float
     rows_per_column: float
     sparse_sum: bool = False
     halo: float | None = None
@@ -71,7 +78,7 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
         return SIGN, "the model aggregates before training"
     if facts.kind == "recurrent":
         return LMC4Rec, "the model is a fixed point"
-    if facts.fits and facts.step <= SMALL_STEP[facts.on]:
+    if facts.fits and _parts_are_slower(facts):
         return FullBatch, f"the full batch fits, and a step of {facts.step:.1g} multiply-adds is not shortened by parts"
     if not facts.linear:
         return GAS, "the aggregation is not linear, and GAS has the shortest steps with a halo"
@@ -81,6 +88,13 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
     if facts.halo is None or facts.halo >= LARGE_HALO:
         return CMC, f"{few} do not suit IMC, and the halo is large"
     return GAS, f"{few} do not suit IMC, and the halo is small"
+
+
+def _parts_are_slower(facts: Facts) -> bool:
+    """Whether steps on parts take longer together than the fewer exact steps of the full batch."""
+    if facts.on == "cpu":
+        return facts.step <= SMALL_STEP
+    return facts.batches * SHORTEST_STEP > EPOCHS_SAVED * (FULL_STEP + PER_MULTIPLY_ADD * facts.step)
 
 
 @typed
@@ -101,7 +115,7 @@ def recommended(
     division: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     parts = IMC(**division)
     b = parts.parts_in(graph)
-    rows = graph.num_nodes * min(1.0, (clusters_per_batch or max(2, b // 8)) / b)
+    share = min(1.0, (clusters_per_batch or max(2, b // 8)) / b)
     width = max(model.widths[:-1], default=model.widths[-1])
     facts = Facts(
         kind="sign" if isinstance(model, sign_model.SIGN) else kind_of(model).trained_as,
@@ -109,7 +123,8 @@ def recommended(
         on="cpu" if placement.training_device.type == "cpu" else "cuda",
         step=float(graph.adj.nnz + graph.num_nodes) * sum(model.widths),
         fits=not division and _full_batch_fits(model, graph, placement, memory),
-        rows_per_column=rows / width,
+        batches=1 / share,
+        rows_per_column=graph.num_nodes * share / width,
         sparse_sum=isinstance(graph.x, CSR) and not model.constant_input,
     )
     cls, reason = choose(facts)
