@@ -60,7 +60,7 @@ class Table7(Settings):
 
     name, label = "table-7", "tab:datasets"
     title = "Statistics of the data sets"
-    remark = "Ours are the sizes that the loader of the real files requires; no order of methods is involved."
+    remark = "Ours are the sizes that the loader of the real files requires. A pair is one number here."
 
     def comparisons(self, results: Results) -> list[Comparison]:
         ours: dict[Key, Value] = {}
@@ -78,7 +78,7 @@ class Table8(Settings):
 
     name, label = "table-8", "tab:hyperparameters"
     title = "Hyper-parameters of LMC4Rec"
-    remark = "Ours are those of the presets; no order of methods is involved."
+    remark = "Ours are those of the presets. A pair is one number here."
 
     def comparisons(self, results: Results) -> list[Comparison]:
         ours: dict[Key, Value] = {}
