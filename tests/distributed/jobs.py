@@ -13,11 +13,15 @@ from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, random_graph
 from lmc.engine import Distributed, Run
 from lmc.graph import Graph
 from lmc.methods import Method
-from lmc.models import Model
+from lmc.models import GCN, Model
 from lmc.train.evaluate import evaluate_problem
 
 GRAPHS = {"random": random_graph, **SPECIAL_GRAPHS, "large": lambda: random_graph(60, seed=3)}
-EVERY_MODEL = {**MODELS, **MORE_MODELS}
+EVERY_MODEL = {
+    **MODELS,
+    **MORE_MODELS,
+    "gcn-batch-norm": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, norm="batch"),
+}
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ def train(case: Case) -> dict[str, Any]:
         "steps": run.num_batches,
         "losses": losses,
         "cores": cores,
+        "state": dict(run.problem.model.state_dict()),
         "parameters": {name: p.detach().clone() for name, p in run.parameters.items()},
         "tables": {name: table.data() for name, table in run.named_tables().items()},
         "ids": shard.ids,
@@ -145,3 +150,20 @@ def traffic(case: Case) -> dict[str, Any]:
 def refused(case: Case) -> Any:
     """Bind, which is refused."""
     return case.bind_here()
+
+
+def diagnose(case: Case) -> dict[str, Any]:
+    """Errors of a run after some steps, at the batches of the next one."""
+    run = case.bind_here()
+    run.refresh()
+    optimizer = optimizer_of(run)
+    for batch in batches_of(run, case.steps):
+        run.step(batch, optimizer)
+    batch = next(run.batches())
+    error = lmc.diagnostics.gradient_error(run, batch)
+    stale = lmc.diagnostics.staleness(run)
+    return {
+        "gradient": run.gradient(batch), "backward_sgd": error.backward_sgd, "full_batch": error.full_batch,
+        "H": stale.H, "V": stale.V, "core": batch.n_id[: batch.num_core], "steps": run.num_batches,
+        "state": dict(run.problem.model.state_dict()), "bias": lmc.diagnostics.bias(run),
+    }  # fmt: skip

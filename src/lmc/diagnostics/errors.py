@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmc.engine import Run
+from lmc.engine import Problem, Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.engine.recurrent import rules_of
 from lmc.errors import ConfigError, typed
 from lmc.graph import Aggregation, Batch
-from lmc.methods import BackwardSGD, FullBatch
+from lmc.methods import BackwardSGD, FullBatch, Method
 from lmc.methods.protocol import SamplingMethod
 from lmc.models import modes_kept
+from lmc.stores import Table
 
 MAX_BATCHES = 20_000
 """The largest number of batches that :func:`bias_variance` enumerates."""
@@ -51,11 +52,7 @@ class GradientProbe:
     def __init__(self, run: Run) -> None:
         self.run = run
         problem = run.problem
-        whole = torch.zeros(problem.graph.num_nodes, dtype=torch.int64)
-        # bound to the graph in run order, with one part, so that its row numbers are those of the run
-        given: dict[str, Any] = {"device": problem.device, "loss": problem.loss}
-        self._backward_sgd = BackwardSGD().bind(problem.graph, problem.model, parts=whole, **given)
-        self._full = FullBatch().bind(problem.graph, problem.model, **given)
+        self._backward_sgd, self._full = exact_run(BackwardSGD(), problem), exact_run(FullBatch(), problem)
 
     def __call__(self, batch: Batch) -> GradientError:
         """The errors of ``batch`` at the current parameters and histories, without dropout; nothing is changed."""
@@ -75,9 +72,26 @@ class GradientProbe:
         return dataclasses.replace(whole, importance=importance, weight=batch.weight)
 
 
+def exact_run(method: Method, problem: Problem) -> Run:
+    """A run of a method that computes exact gradients. It is bound to the graph in run order, with one part, so that
+    its row numbers are those of the problem; ranks of a distributed run exchange fresh rows."""
+    given: dict[str, Any] = {"device": problem.device, "loss": problem.loss}
+    if problem.exchange is None:
+        whole = torch.zeros(problem.graph.num_nodes, dtype=torch.int64)
+        return method.bind(problem.graph, problem.model, parts=whole, **given)
+    shard, options = problem.exchange.shard, problem.exchange.world.options
+    others = torch.arange(shard.ranks).repeat_interleave(torch.tensor(shard.receive_counts))
+    one = dataclasses.replace(shard, parts=torch.cat([torch.full((shard.num_owned,), shard.rank), others]))
+    by_layers = dataclasses.replace(options, sync="layer", sync_every=1, wire="exact")
+    return method.bind(one, problem.model, distributed=by_layers, **given)
+
+
 @typed
 def gradient_error(run: Run, batch: Batch) -> GradientError:
-    """The errors of one batch's gradient; leaves run and model as they were."""
+    """The errors of one batch's gradient; leaves run and model as they were.
+
+    In a distributed run every rank calls it with its batch of the step; the errors are those of the sum over ranks.
+    """
     return GradientProbe(run)(batch)
 
 
@@ -90,7 +104,9 @@ def bias(run: Run) -> dict[str, float]:
     """
     full = _full_gradient(run)
     mean = {name: torch.zeros_like(truth) for name, truth in full.items()}
-    for batch in run.source.epoch(run.epoch, 0):
+    for step, batch in enumerate(run.source.epoch(run.epoch, 0)):
+        if run.sync is not None:
+            run.sync.begin(run.epoch, step)
         for name, estimate in run.gradient(batch).items():
             mean[name] += estimate / run.num_batches
     return _relative(mean, full)
@@ -98,8 +114,7 @@ def bias(run: Run) -> dict[str, float]:
 
 def _full_gradient(run: Run) -> dict[str, Tensor]:
     """The exact gradient at the current parameters."""
-    problem = run.problem
-    full = FullBatch().bind(problem.graph, problem.model, device=problem.device, loss=problem.loss)
+    full = exact_run(FullBatch(), run.problem)
     return full.gradient(next(full.batches()))
 
 
@@ -152,6 +167,8 @@ def bias_variance(run: Run) -> BiasVariance:
 def _all_batches(run: Run) -> Iterator[tuple[Batch, float]]:
     """Every batch that the run can draw, and its probability."""
     clusters = run.clusters
+    if run.sync is not None:
+        raise ConfigError("expected a run of one process (got a distributed one): bind it with distributed=False")
     if isinstance(run.method, SamplingMethod) or run.schedule is not None:
         raise ConfigError(
             f"expected a method whose batches are parts of the graph (got {(run.schedule or run.method).traits.title}, "
@@ -228,15 +245,26 @@ def staleness(run: Run) -> Staleness:
     """The distance of every history from the exact value at the current parameters; nothing is changed."""
     problem, chunks = run.problem, chunks_of(run.problem)
     states = dict(exact_states(problem, chunks, lambda _, width: problem.table(width)))
-    H = {l: relative_error(table.data(), states[l].data()) for l, table in run.H.items()}
+    H = {l: _error_of_rows(problem, table, states[l]) for l, table in run.H.items()}
     V: dict[int, float] = {}
     if run.V:
         wide = problem.accumulate_dtype
         by_layer = [states[l] for l in sorted(states)]
         for l, exact in exact_adjoints(problem, chunks, by_layer, lambda _, w: problem.table(w, wide)):
             if l in run.V:
-                V[l] = relative_error(run.V[l].data(), exact.data())
+                V[l] = _error_of_rows(problem, run.V[l], exact)
     return Staleness(H, V)
+
+
+def _error_of_rows(problem: Problem, estimate: Table, exact: Table) -> float:
+    """The relative error of a table, over the rows of all ranks."""
+    if problem.exchange is None:
+        return relative_error(estimate.data(), exact.data())
+    owned = slice(0, problem.num_owned)
+    size = exact.pull(owned).double()
+    difference = estimate.pull(owned).double() - size
+    both = problem.exchange.world.sum(torch.stack([difference.square().sum(), size.square().sum()])).sqrt()
+    return float(both[0] / both[1] if both[1] > 0 else both[0])
 
 
 def relative_error(estimate: Tensor, exact: Tensor) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from lmc.engine.distributed import layer
 from lmc.engine.problem import Problem
 from lmc.graph import CSR, Batch, Precomputed
 from lmc.methods.protocol import Layout, Method, SamplingMethod, Tables
@@ -54,7 +56,7 @@ class Batches:
             yield self._of_parts(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
         for _ in range(max(start, self.clusters.num_batches), self.num_batches):
             none = torch.empty(0, dtype=torch.int64, device=self.problem.device)
-            yield self.assemble(none, Layout(none, (Precomputed(0),)), float(self.num_batches), 0)
+            yield self.assemble(none, self._layout(none), float(self.num_batches), 0)
 
     def _of_parts(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:
@@ -73,9 +75,13 @@ class Batches:
 
     def _layout(self, core: Tensor) -> Layout:
         """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
-        problem = self.problem
+        problem, exchange = self.problem, self.problem.exchange
+        by_layers = exchange is not None and exchange.world.options.sync == "layer"
+        if not core.numel() and not by_layers:
+            return Layout(core, (Precomputed(0),))
         first_layers = [problem.kinds.index(kind) + 1 for kind in range(len(problem.matrices))]
-        layouts = [self.method.layout(problem.of_layer(l), core) for l in first_layers]
+        lay = partial(layer.layout, exchange) if exchange is not None and by_layers else self.method.layout
+        layouts = [lay(problem.of_layer(l), core) for l in first_layers]
         if len(layouts) == 1:
             return layouts[0]
         # the matrices share their pattern, so halo and coefficients are the same

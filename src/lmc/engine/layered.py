@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmc.engine.distributed.layer import total_of
 from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, cut
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch
@@ -53,6 +54,8 @@ class Layered:
         # sparse features that are transferred from the host are other tensors in every step
         constant_addresses = problem.features == "device" or problem.stored is not None
         loss = problem.loss is None or getattr(problem.loss, "recordable", False)
+        if problem.exchange is not None and problem.exchange.world.options.sync == "layer":
+            return False  # a collective inside of a recording may hang
         return problem.device.type == "cuda" and constant_addresses and problem.model.recordable and loss
 
     def makes_nothing_in_steps(self, problem: Problem) -> bool:
@@ -78,7 +81,7 @@ class Layered:
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
         """The method's estimate on a batch; with ``keep``, tables are updated."""
         method, problem, step = run.method, run.problem, run.method_step(batch, keep, dropout)
-        traits = method.traits
+        traits, world = method.traits, None if problem.exchange is None else problem.exchange.world
         problem.model.train()
         p = Pass(
             num_core=batch.num_core if batch.num_halo and not traits.grad_from_all_rows else None,
@@ -88,6 +91,7 @@ class Layered:
             dropout=dropout,
             generator=run.generator,
             grad_from_halo=traits.grad_from_halo,
+            total=None if world is None or world.options.sync == "step" else partial(total_of, world),
         )
         outputs = method.outputs(step, p) if isinstance(method, RowwiseMethod) else self.forward(run, step, p)
         losses = problem.losses(outputs, batch)

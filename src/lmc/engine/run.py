@@ -221,7 +221,7 @@ class Run:
             estimate = partial(self.problem.kind.estimate, self, batch, keep=False, dropout=False)
             grads, _ = self._no_estimate() if batch.idle else estimate()
         if self.sync is not None:
-            grads = self.sync.total(batch, grads)
+            grads = self.sync.total(grads)
         for b, was in zip(model.buffers(), buffers, strict=True):
             b.copy_(was)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}

@@ -60,7 +60,7 @@ class Batch:
     @property
     def idle(self) -> bool:
         """Whether it has no rows: a rank of a distributed run that has no batch in this step."""
-        return self.num_core == 0
+        return self.num_core == self.num_halo == 0
 
     @property
     def num_core(self) -> int:

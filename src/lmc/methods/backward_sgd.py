@@ -24,7 +24,7 @@ class BackwardSGD(ClusterMethod):
     traits: ClassVar[Traits] = Traits(
         "backward-sgd", "Backward SGD", outside="exact in both directions", step_rows="all nodes",
         facts=EXACT | {UNBIASED}, trains=frozenset({"layered", "recurrent"}), batch_norm="pooled",
-        keeps_batches=False,
+        keeps_batches=False, sync=("layer",),
     )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:

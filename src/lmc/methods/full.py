@@ -17,7 +17,7 @@ class FullBatch(Method):
 
     traits: ClassVar[Traits] = Traits(
         "full", "Full batch (GD)", outside="nothing is outside", step_rows="all nodes", facts=EXACT | {UNBIASED},
-        trains=frozenset({"layered", "recurrent"}),
+        trains=frozenset({"layered", "recurrent"}), sync=("layer",),
     )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:

@@ -5,6 +5,7 @@ The parameters of the norms take their gradient from core rows only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import overload
 
 import torch
@@ -161,6 +162,8 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor, p: Pass = Pass()) -> Tensor:  # noqa: B008
         core = p.core_of(x.shape[0])
+        if self.training and p.total is not None:
+            return scale_and_shift(self._over_ranks(x, p.total), self.weight, self.bias, core)
         if not self.training or (core == x.shape[0] and not p.batch_renorm):
             return self._core(x)
         if p.pooled:
@@ -176,6 +179,17 @@ class BatchNorm(nn.BatchNorm1d):
             share = update_share(self.num_batches_tracked, momentum)
             return batch_renorm(x, core, mean, var, self.weight, self.bias, share, self.eps)
         return torch.cat([self._core(x[:core]), self._halo(x[core:])])
+
+    def _over_ranks(self, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """Rows normalised with the statistics of the rows of all ranks, which the running ones follow."""
+        momentum = self._count()
+        n = total(x.new_full((), x.shape[0]))
+        mean = total(x.sum(0)) / n
+        var = total((x - mean).square().sum(0)) / n
+        for running, value in ((self.running_mean, mean), (self.running_var, var * n / (n - 1))):
+            assert running is not None
+            running.lerp_(value.detach().to(running.dtype), momentum)
+        return (x - mean) * (var + self.eps).rsqrt()
 
     def _core(self, x: Tensor) -> Tensor:
         if self.training and x.shape[0] == 1:

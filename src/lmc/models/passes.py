@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -48,6 +48,7 @@ class Pass:
         grad_from_halo: weights that are applied before the aggregation take their gradient from every row that the
             aggregation reads. This is right where the adjoint of a halo row comes from core rows alone and is not
             passed on (GAS). The gradient is then that of weights after the aggregation, taken from core rows.
+        total: the sum of a value over the ranks, which together compute all rows; None: there are no others.
     """
 
     num_core: int | None = None
@@ -56,6 +57,7 @@ class Pass:
     dropout: bool = True
     generator: torch.Generator | None = None
     grad_from_halo: bool = False
+    total: Callable[[Tensor], Tensor] | None = None
 
     @property
     def before_aggregation(self) -> Pass:

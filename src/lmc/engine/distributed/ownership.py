@@ -28,6 +28,11 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
             f'expected a method that can be run with sync="{options.sync}" (got {traits.title} on {kind}): use one of '
             f"{can}{other}"
         )
+    if options.sync == "layer" and (not model.linear or model.recurrent or model.owns_forward):
+        raise ConfigError(
+            f'expected a model with a linear aggregation for sync="layer" (got {kind}): ranks exchange the rows that '
+            "it sums; use GCN, SAGE, GIN, GCNII or APPNP"
+        )
     if options.sync_every > 1 and traits.sums:
         raise ConfigError(
             f"expected sync_every=1 for {traits.title} (got {options.sync_every}): its sums have to fit the rows of "

@@ -83,10 +83,9 @@ class StepSync:
 
     def before(self, batch: Batch) -> None:
         """Bring the mirrors that a step on ``batch`` reads up to date."""
-        turns = self._turns(batch)
         self.settle()
         if self._sums:
-            route = self._route([turn.parts for turn in turns], fetch=True)
+            route = self._route([turn.parts for turn in self._turns(batch)], fetch=True)
             tables = [self._run.tables[name][l] for name, _, _, l in self._sums]
             arrival = self.exchange.start(tables, route, self._wire)
             for table, rows in zip(tables, arrival.finish(), strict=True):
@@ -104,9 +103,9 @@ class StepSync:
             self._changed = [()] * self.world.ranks
         return self._shared.reduce(self.world.sum, batch, turns, grads, loss)
 
-    def total(self, batch: Batch, grads: list[Tensor]) -> list[Tensor]:
+    def total(self, grads: list[Tensor]) -> list[Tensor]:
         """Gradients added up over the ranks; nothing else is exchanged."""
-        return self._shared.reduce(self.world.sum, None, self._turns(batch), grads, grads[0].new_zeros(()))[0]
+        return self._shared.reduce(self.world.sum, None, [], grads, grads[0].new_zeros(()))[0]
 
     def settle(self) -> None:
         """Wait for the rows of the last push, and write them to their mirrors."""
@@ -136,7 +135,7 @@ class StepSync:
         if (
             turns is None
             or turns[self.world.rank].slot != batch.slot
-            or batch.idle != (not turns[self.world.rank].parts)
+            or (batch.num_core == 0) != (not turns[self.world.rank].parts)
         ):
             raise ConfigError(
                 "expected the batch that run.batches() gave last (got another one): in a distributed run every batch "

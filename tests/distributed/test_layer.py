@@ -1,0 +1,66 @@
+"""``sync="layer"``: W ranks are one process on the union of their batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jobs
+import pytest
+import torch
+from jobs import Case
+from rank_pool import Ranks
+
+from lmc.errors import ConfigError
+from lmc.methods import BackwardSGD, FullBatch, LMC4Conv
+
+LAYER = {"sync": "layer"}
+CASES = {
+    "full": Case(FullBatch(), options=LAYER),
+    "full-batch-norm": Case(FullBatch(), "gcn-batch-norm", options=LAYER),
+    "full-sage": Case(FullBatch(), "sage", options=LAYER),
+    "full-gin-directed": Case(FullBatch(), "gin", "directed-weighted", options=LAYER),
+    "full-gcnii-two-matrices": Case(FullBatch(), "gcnii-two-matrices", options=LAYER),
+    "full-appnp": Case(FullBatch(), "appnp", options=LAYER),
+    "full-linear-in-out": Case(FullBatch(), "gcn-linear-in-out", options=LAYER),
+    "backward-sgd": Case(BackwardSGD(clusters_per_batch=1), options=LAYER),
+    "backward-sgd-uneven": Case(BackwardSGD(clusters_per_batch=1), "gcn-layer-norm", parts=9, options=LAYER),
+    "backward-sgd-batch-norm": Case(BackwardSGD(clusters_per_batch=1), "gcn-batch-norm", options=LAYER),
+}
+
+
+def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses and parameters of one process on the union of the ranks' batches."""
+    run = case.bind()
+    row = run.clusters.order.argsort()
+    optimizer, losses = jobs.optimizer_of(run), []
+    for step in range(case.steps):
+        core = row[torch.cat([rank["cores"][step] for rank in seen])]
+        whole = core.numel() == row.numel()
+        batch = run.source.make(slice(0, core.numel()) if whole else core, float(seen[0]["steps"]))
+        losses.append(float(run.step(batch, optimizer).loss))
+    return losses, dict(run.problem.model.state_dict())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_go_the_way_of_one_process_on_the_union_of_their_batches(name: str, ranks: Ranks) -> None:
+    case = CASES[name]
+    seen = ranks(jobs.train, case)
+    losses, state = on_union(case, seen)
+    for rank in seen:
+        assert rank["losses"] == pytest.approx(losses, rel=1e-12, abs=1e-13)
+        for key, value in state.items():
+            torch.testing.assert_close(rank["state"][key], value, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case(LMC4Conv(), options=LAYER), 'expected a method that can be run with sync="layer" \\(got LMC4Conv on GCN'),
+        (Case(FullBatch()), 'use one of .*; it can be run with sync="layer"'),
+        (Case(FullBatch(), "gat", options=LAYER), 'expected a model with a linear aggregation for sync="layer"'),
+    ],
+    ids=["method", "step", "model"],
+)
+def test_what_cannot_be_exchanged_by_layers_is_refused(case: Case, message: str, two: Ranks) -> None:
+    with pytest.raises(ConfigError, match=message):
+        raise two(jobs.refused, case)[0]
