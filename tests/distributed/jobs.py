@@ -13,13 +13,14 @@ from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, random_graph
 from lmc.engine import Distributed, Run
 from lmc.graph import Graph
 from lmc.methods import Method
-from lmc.models import GCN, Model
+from lmc.models import GCN, Model, RecGCN
 from lmc.train.evaluate import evaluate_problem
 
 GRAPHS = {"random": random_graph, **SPECIAL_GRAPHS, "large": lambda: random_graph(60, seed=3)}
 EVERY_MODEL = {
     **MODELS,
     **MORE_MODELS,
+    "recgcn": lambda g: RecGCN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8),
     "gcn-batch-norm": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, norm="batch"),
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmc.engine.cuda_graphs import warm_up
 from lmc.engine.distributed import Distributed, World
-from lmc.engine.distributed.ownership import check_distributed, join
+from lmc.engine.distributed.ownership import bound_over_ranks, check_distributed, join
 from lmc.engine.distributed.world import local_device
 from lmc.engine.kinds import kind_of
 from lmc.engine.layered import Layered
@@ -110,7 +110,10 @@ def bind(
         raise ConfigError(
             f'expected features="device" for DropEdge (got {problem.features!r}): every epoch sums them anew'
         )
-    model.prepare(problem.P)
+    if exchange is None or not model.recurrent:
+        model.prepare(problem.P)
+    else:
+        bound_over_ranks(model, problem.P, exchange)
     if exchange is not None:
         exchange.world.broadcast([*model.parameters(), *model.buffers()])
     release_freed()

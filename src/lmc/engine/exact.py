@@ -196,7 +196,8 @@ class Passes:
     """
 
     def __init__(self, run: Run, problem: Problem, chunks: Chunks) -> None:
-        self.problem, self.seed, self._clusters = problem, run.seed, run.clusters
+        self.problem, self._clusters = problem, run.clusters
+        self.seed = run.seed if problem.exchange is None else problem.exchange.seed
         self.tables: Tables = run.tables
         self.numbers = run.numbers
         self.chunks = list(problem.kind.fill_chunks(problem, chunks))

@@ -145,11 +145,11 @@ class Block:
 
 def blocks_of(problem: Problem, chunks: Chunks, blocks: Extractor) -> list[Block]:
     """P, or P^T, cut into chunks of rows; together they have its non-zeros."""
-    n = problem.graph.num_nodes
+    n = problem.num_owned
     whole = torch.empty(0, dtype=torch.int64, device=problem.device)
     found = []
     for rows in chunks:
-        if rows == slice(0, n):
+        if rows == slice(0, n) and problem.exchange is None:
             return [Block(rows, whole, blocks.P, blocks.P)]
         index = torch.arange(*rows.indices(n), device=problem.device) if isinstance(rows, slice) else rows
         halo = blocks.halo(index)
@@ -169,7 +169,10 @@ def _sweep(
             solution = solve(block)
             table.push(block.rows, solution.value)
             settled = settled and solution.steps == 1
-        if settled or len(blocks) == 1:
+        if problem.exchange is not None:  # other ranks are solved at the same time, with the same table
+            problem.publish(table)
+            settled = not problem.exchange.world.any(not settled)
+        if settled or (len(blocks) == 1 and problem.exchange is None):
             return
     warnings.warn(
         f"expected the sweeps over {len(blocks)} chunks to settle (got changes after {MAX_SWEEPS}): lower kappa",

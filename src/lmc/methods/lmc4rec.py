@@ -45,7 +45,8 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
 
     traits: ClassVar[Traits] = Traits(
         "lmc4rec", "LMC4Rec", outside="compensated in both directions", step_rows="core; halo read", facts=EXACT,
-        trains=frozenset({"recurrent"}),
+        trains=frozenset({"recurrent"}), sync=("step",), row_numbers=(weight_drift.STORED,),
+        replicated_numbers=(weight_drift.W, weight_drift.PATH),
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -85,6 +85,8 @@ class Traits:
         sums: tables that hold sums of the rows of another table at all times, as (sums, rows, transposed): M = P T, or
             U = P^T V where transposed.
         shared_numbers: numbers with one column per batch of which the method reads all columns.
+        row_numbers: numbers with one entry per node, which change with the rows of the tables.
+        replicated_numbers: numbers that every rank of a distributed run has the same of.
     """
 
     name: str
@@ -111,6 +113,8 @@ class Traits:
     sync: tuple[str, ...] = ()
     sums: tuple[tuple[str, str, bool], ...] = ()
     shared_numbers: tuple[str, ...] = ()
+    row_numbers: tuple[str, ...] = ()
+    replicated_numbers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

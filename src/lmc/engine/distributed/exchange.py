@@ -58,10 +58,11 @@ class Exchange:
     Args:
         shard: the local graph, in run order.
         device: where tables and rows are used.
+        seed: that of the run, from which every rank derives its own.
     """
 
-    def __init__(self, world: World, shard: Shard, device: torch.device) -> None:
-        self.world, self.shard, self.device = world, shard, device
+    def __init__(self, world: World, shard: Shard, device: torch.device, seed: int = 0) -> None:
+        self.world, self.shard, self.device, self.seed = world, shard, device, seed
         self.degree = shard.degree.to(device)
         mirrors = torch.arange(shard.num_owned, shard.num_local, device=device)
         self.sent_to = list(shard.send.to(device).split(shard.send_counts))

@@ -11,9 +11,9 @@ from torch import Tensor
 from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Graph, Shard
+from lmc.graph import CSR, Graph, Shard, spmm
 from lmc.methods import METHODS, ClusterMethod, Method
-from lmc.models import Model
+from lmc.models import Model, recurrent_model
 from lmc.partition import group_parts, partition
 from lmc.sampling import Clusters, derive
 
@@ -33,6 +33,8 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
             f'expected a model with a linear aggregation for sync="layer" (got {kind}): ranks exchange the rows that '
             "it sums; use GCN, SAGE, GIN, GCNII or APPNP"
         )
+    if model.recurrent and "lambda_pf" not in dict(model.named_buffers()):
+        raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
     if options.sync_every > 1 and traits.sums:
         raise ConfigError(
             f"expected sync_every=1 for {traits.title} (got {options.sync_every}): its sums have to fit the rows of "
@@ -48,7 +50,7 @@ def join(
     clusters = local_clusters(method, shard, rank_seed(seed, world.rank))
     shard = shard.permute(clusters.order)
     part_ids = shard.parts[torch.tensor(clusters.offsets[:-1])]
-    return Exchange(world, shard, world.device), clusters, Schedule(world, clusters, part_ids, seed)
+    return Exchange(world, shard, world.device, seed), clusters, Schedule(world, clusters, part_ids, seed)
 
 
 def share(graph: Graph, options: Distributed, device: torch.device) -> Exchange:
@@ -79,6 +81,17 @@ def shard_of(method: Method, graph: Graph | Shard, parts: Tensor | None, seed: i
             "and seed"
         )
     return shard
+
+
+def bound_over_ranks(model: Model, P: CSR, exchange: Exchange) -> None:
+    """Set the bound of lambda_pf(P) of a recurrent model, and project: max_i (P x)_i / x_i over the rows of all ranks,
+    with x = diag(P)^-1/2, the eigenvector of the GCN normalisation (Collatz and Wielandt)."""
+    recurrent, n = recurrent_model(model), exchange.shard.num_owned
+    row = P.row_index()
+    x = P.data[row == P.indices].double().rsqrt().unsqueeze(1)
+    bound = (spmm(P.leading(n), x) / x[:n]).max().view(1)
+    recurrent.get_buffer("lambda_pf").copy_(exchange.world.max(bound)[0])
+    recurrent.project()
 
 
 def rank_seed(seed: int, rank: int) -> int:

@@ -25,7 +25,7 @@ from lmc.engine.distributed.exchange import Arrival, Exchange, Route
 from lmc.engine.distributed.ownership import Schedule, Turn
 from lmc.errors import ConfigError, DistributedError
 from lmc.graph import CSR, Batch, spmm
-from lmc.stores import Table
+from lmc.stores import DeviceTable, Table
 
 if TYPE_CHECKING:
     from lmc.engine.run import Run
@@ -52,6 +52,8 @@ class StepSync:
         names = [name for name in run.tables if "halo" in traits.reads and name not in sums]
         self._pushed = [(name, l) for name in names for l in run.tables[name]]
         self._sums = [(s, rows, transposed, l) for s, rows, transposed in traits.sums for l in run.tables.get(s, {})]
+        numbers = (name for name in traits.row_numbers if name in run.numbers)
+        self._row_numbers = [MemoryTable(run.numbers[name].unsqueeze(1)) for name in numbers]
         shard = exchange.shard
         part_of = shard.parts.to(exchange.device)
         self._push_out = _by_part(part_of[rows] for rows in exchange.sent_to)
@@ -97,7 +99,7 @@ class StepSync:
         self._changed = [_union(old, turn.parts) for old, turn in zip(self._changed, turns, strict=True)]
         every = self.world.options.sync_every
         if self._pushed and (epoch * self.num_batches + step + 1) % every == 0:
-            tables = [self._run.tables[name][l] for name, l in self._pushed]
+            tables = [*(self._run.tables[name][l] for name, l in self._pushed), *self._row_numbers]
             route = self._route(self._changed)
             self._arriving = self.exchange.start(tables, route, self._wire), self._changed
             self._changed = [()] * self.world.ranks
@@ -112,7 +114,10 @@ class StepSync:
         if self._arriving is None:
             return
         (arrival, parts), self._arriving = self._arriving, None
-        found = dict(zip(self._pushed, arrival.finish(), strict=True))
+        arrived = arrival.finish()
+        found = dict(zip(self._pushed, arrived, strict=False))
+        for number, values in zip(self._row_numbers, arrived[len(self._pushed) :], strict=True):
+            number.push(arrival.mirrors, values)
         for sums, rows, transposed, l in self._sums:
             stored = self._run.tables[rows][l].pull(arrival.mirrors)
             change = found[rows, l].to(self._run.problem.accumulate_dtype) - stored
@@ -206,6 +211,13 @@ class StepSync:
         return readers, blocks.block(readers, mirrors)
 
 
+class MemoryTable(DeviceTable):
+    """A matrix in memory as a table."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._memory, self._num_rows = rows, rows.shape[0]
+
+
 class Shared:
     """What all ranks have the same of: gradients, losses, running statistics and columns of small numbers, which are
     added up in one message after a step.
@@ -217,6 +229,8 @@ class Shared:
     def __init__(self, run: Run, schedule: Schedule, rank: int) -> None:
         self._run, self._rank = run, rank
         self._buffers = [b for b in run.problem.model.buffers() if b.is_floating_point() or b.dim() == 0]
+        replicated = (name for name in run.method.traits.replicated_numbers if name in run.numbers)
+        self._buffers += [run.numbers[name] for name in replicated]
         counts, numbers = list(schedule.num_batches), run.numbers
         others = counts[:rank] + counts[rank + 1 :]
         starts = [counts[rank] + sum(others[:k]) for k in range(len(others))]
