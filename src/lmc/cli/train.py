@@ -54,18 +54,24 @@ def train_command(options: Train) -> None:
     if split_spec(options.method)[0] != AUTO:
         _method(options.method, shared)  # a wrong option is refused before a graph is loaded
     started = time.perf_counter()
-    graph = options.load()
+    shard = options.shard()
+    graph = options.load() if shard is None else shard.graph
     spent = {"load": time.perf_counter() - started}
     model = parse_model(options.model, graph, options.seed)
     spec, reason = suited(options, model, graph, placement)
     method = _method(spec, shared)
-    parts, spent["partition"], cached = divided(method, graph, options.seed)
-    method, found = planned(out, graph, model, method, placement, options, parts)
+    if shard is None:
+        parts, spent["partition"], cached = divided(method, graph, options.seed)
+        method, found = planned(out, graph, model, method, placement, options, parts)
+    else:
+        parts, spent["partition"], cached, found = None, 0.0, True, None
     if options.dry_run:
         return
     name = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}"
     with held_to(options.memory, placement.training_device, found):
-        run = method.bind(graph, model, parts, placement, loss=loss, seed=options.seed, distributed=distributed)
+        run = method.bind(
+            shard or graph, model, parts, placement, loss=loss, seed=options.seed, distributed=distributed
+        )
         run.setup_seconds |= spent
         del graph  # the run has a copy in another order, which may be kept on another tier
         run_dir = run_folder(options, name) if run.speaks else Path("runs")  # other ranks write nothing

@@ -18,9 +18,14 @@ from lmc.partition import group_parts, partition
 from lmc.sampling import Clusters, derive
 
 
-def check_distributed(method: Method, model: Model, options: Distributed) -> None:
-    """Refuse a method that cannot be run in this way."""
+def check_distributed(method: Method, model: Model, graph: Graph, options: Distributed) -> None:
+    """Refuse a method, a model or a graph that cannot be run in this way."""
     traits, kind = method.traits, type(model).__name__
+    if model.owns_forward or graph.without_features or graph.edge_attr is not None:
+        raise ConfigError(
+            f"expected a native model and a graph with features of nodes alone for a distributed run (got {kind} on "
+            f"{graph!r}): train it in one process"
+        )
     if options.sync not in traits.sync:
         can = ", ".join(sorted(cls.traits.title for cls in METHODS.values() if options.sync in cls.traits.sync))
         other = f'; it can be run with sync="{traits.sync[0]}"' if traits.sync else ""
@@ -28,7 +33,7 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
             f'expected a method that can be run with sync="{options.sync}" (got {traits.title} on {kind}): use one of '
             f"{can}{other}"
         )
-    if options.sync == "layer" and (not model.linear or model.recurrent or model.owns_forward):
+    if options.sync == "layer" and (not model.linear or model.recurrent):
         raise ConfigError(
             f'expected a model with a linear aggregation for sync="layer" (got {kind}): ranks exchange the rows that '
             "it sums; use GCN, SAGE, GIN, GCNII or APPNP"

@@ -1,0 +1,160 @@
+"""Processes as torchrun starts them: the environment, the command line, failures."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import START
+from torch.distributed import TCPStore
+
+import lmc
+from lmc.data import write_shards
+from lmc.partition import group_parts
+
+TRAIN = [
+    "train",
+    "tiny-like",
+    "--epochs",
+    "2",
+    "--parts",
+    "4",
+    "--clusters",
+    "1",
+    "--model",
+    "gcn:hidden=8",
+    "--device",
+    "cpu",
+]
+"""A short run."""
+
+
+def launch(ranks: int, folder: Path, function: Callable[..., None], *arguments: Any) -> tuple[list[int], list[str]]:
+    """Run a function on ranks with the environment of torchrun, whose agent is this process; exit codes and outputs."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    processes = []
+    for rank in range(ranks):
+        facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1"}
+        facts |= {"MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+        facts["XDG_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
+        process = START.Process(target=_enter, args=(facts, folder, rank, function, arguments), daemon=True)
+        process.start()
+        processes.append(process)
+    deadline = time.monotonic() + 90
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return [process.exitcode or 0 for process in processes], [(folder / f"out{r}").read_text() for r in range(ranks)]
+
+
+def _enter(facts: dict[str, Any], folder: Path, rank: int, function: Callable[..., None], arguments: Any) -> None:
+    os.environ |= {name: str(value) for name, value in facts.items()}
+    os.chdir(folder)
+    sys.stdout = sys.stderr = open(f"out{rank}", "w", buffering=1)  # noqa: SIM115 - open to the end of the process
+    import torch
+
+    torch.set_num_threads(1)
+    function(*arguments)
+
+
+def command(arguments: list[str]) -> None:
+    """``lmc ARGUMENTS``."""
+    from lmc.cli import main
+
+    sys.argv = ["lmc", *arguments]
+    main()
+
+
+def dies(rank: int, arguments: list[str]) -> None:
+    """``lmc ARGUMENTS`` on ranks of which one ends without a word in its second step."""
+    from lmc.engine import Run
+
+    accumulate, calls = Run.accumulate, []
+
+    def counted(self: Run, batch: Any) -> Any:
+        calls.append(batch)
+        if len(calls) == 2 and int(os.environ["RANK"]) == rank:
+            os._exit(9)
+        return accumulate(self, batch)
+
+    Run.accumulate = counted  # type: ignore[method-assign]
+    command(arguments)
+
+
+def sleeps() -> None:
+    """Training in which rank 1 makes the others wait for longer than the timeout."""
+    g = lmc.load("tiny-like")
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes)
+    method = lmc.methods.GAS(num_parts=4, clusters_per_batch=1)
+    run = method.bind(g, model, device="cpu", distributed=lmc.Distributed(timeout=2.0))
+    batch = next(run.batches())
+    if int(os.environ["RANK"]) == 1:
+        time.sleep(4)
+        os._exit(0)
+    try:
+        run.accumulate(batch)
+    except lmc.errors.DistributedError as error:
+        sys.stdout.write(str(error))
+        sys.stdout.flush()
+        os._exit(5)
+
+
+def test_lmc_train_trains_on_all_ranks_and_rank_0_speaks(tmp_path: Path) -> None:
+    codes, outputs = launch(2, tmp_path, command, [*TRAIN, "--method", "cmc", "--run-dir", "run"])
+    assert codes == [0, 0], outputs
+    assert "ranks        2; rank 0 owns" in outputs[0]
+    assert "epoch  2/2" in outputs[0]
+    assert outputs[1] == ""
+    assert len(lmc.load_run(tmp_path / "run")[2].epochs) == 2
+
+
+def test_lmc_train_reads_the_folders_of_lmc_shard(tmp_path: Path) -> None:
+    g = lmc.load("tiny-like")
+    parts = lmc.partition.partition(g, 4)
+    owners = group_parts(g, parts, 2)
+    write_shards(g, parts, owners, 2, tmp_path / "shards")
+    arguments = ["train", "shards", *TRAIN[2:4], "--clusters", "1", *TRAIN[8:], "--method", "lmc", "--run-dir", "run"]
+    codes, outputs = launch(2, tmp_path, command, arguments)
+    assert codes == [0, 0], outputs
+    record = lmc.load_run(tmp_path / "run")[2]
+    assert len(record.epochs) == 2
+    assert record.epochs[-1].scores is not None
+
+
+def test_a_refusal_is_printed_once_and_every_rank_exits_with_its_code(tmp_path: Path) -> None:
+    codes, outputs = launch(2, tmp_path, command, [*TRAIN[:4], *TRAIN[8:], "--method", "full"])
+    assert codes == [2, 2], outputs
+    assert [output.count("error:") for output in outputs] == [1, 0]
+    assert 'it can be run with sync="layer"' in " ".join(outputs[0].split())
+
+
+def test_a_rank_that_dies_ends_the_others_with_one_line_that_names_the_step(tmp_path: Path) -> None:
+    codes, outputs = launch(2, tmp_path, dies, 0, [*TRAIN, "--method", "lmc", "--run-dir", "run"])
+    assert codes == [9, 2], outputs
+    line = " ".join(outputs[1].split())
+    assert line.count("error:") == 1
+    assert "got none at rank 1 in epoch 1, step 2" in line
+
+
+def test_a_rank_that_waits_too_long_ends_with_one_line_that_names_the_step(tmp_path: Path) -> None:
+    codes, outputs = launch(2, tmp_path, sleeps)
+    assert codes == [5, 0], outputs
+    assert "within 2 s (got none at rank 0 in epoch 1, step 1): another rank failed or is too slow" in outputs[0]
+
+
+def test_options_of_ranks_need_torchrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["lmc", *TRAIN, "--sync", "layer"])
+    from lmc.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "expected a process of torchrun for --sync" in " ".join(capsys.readouterr().err.split())
