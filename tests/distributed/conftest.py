@@ -31,6 +31,12 @@ def ranks(request: pytest.FixtureRequest, _started: Callable[[int], Ranks]) -> R
 
 
 @pytest.fixture
+def one(_started: Callable[[int], Ranks]) -> Ranks:
+    """1 rank."""
+    return _started(1)
+
+
+@pytest.fixture
 def two(_started: Callable[[int], Ranks]) -> Ranks:
     """2 ranks."""
     return _started(2)

@@ -21,6 +21,7 @@ EVERY_MODEL = {
     **MODELS,
     **MORE_MODELS,
     "recgcn": lambda g: RecGCN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8),
+    "gcn-dropout": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, dropout=0.4),
     "gcn-batch-norm": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, norm="batch"),
 }
 
