@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from sphinx.errors import ExtensionError
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -31,3 +35,25 @@ def test_a_link_without_a_target_is_a_warning(tmp_path: Path) -> None:
     missing = [line for line in warnings_of(source, tmp_path).splitlines() if "WARNING" in line]
     assert ["absent.md" in line for line in missing] == [True, False]
     assert ["nowhere" in line for line in missing] == [False, True]
+
+
+def test_a_tutorial_shows_what_its_code_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "_extensions"))
+    executed = importlib.import_module("executed")
+    page = "```python\nx = 2\n```\n\n```python\nprint(x + 1)\n```\n\n```bash\necho $((20 + 3))\n```\n"
+    shown = executed.with_outputs(page)
+    assert [shown.count(output) for output in (":class: output", "\n3\n", "\n23\n")] == [2, 1, 1]
+    with pytest.raises(ExtensionError, match="a command of a tutorial failed"):
+        executed.with_outputs("```bash\nfalse\n```\n")
+    with pytest.raises(ZeroDivisionError):
+        executed.with_outputs("```python\n1 / 0\n```\n")
+
+
+def test_a_docstring_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "_extensions"))
+    reference = importlib.import_module("reference")
+    docstring = (
+        "Load :class:`lmc.Graph`.\n\n    Args:\n        x: one\n            line.\n        y, z: two.\n\n    The end."
+    )
+    wanted = "Load `lmc.Graph`.\n\n- `x`: one\n        line.\n- `y, z`: two.\n\nThe end."
+    assert reference.as_markdown(docstring) == wanted
