@@ -116,17 +116,15 @@ def test_lmc_train_trains_on_all_ranks_and_rank_0_speaks(tmp_path: Path) -> None
     assert len(lmc.load_run(tmp_path / "run")[2].epochs) == 2
 
 
-def test_lmc_train_reads_the_folders_of_lmc_shard(tmp_path: Path) -> None:
+def test_a_damaged_shard_of_one_rank_is_printed_once_and_every_rank_exits(tmp_path: Path) -> None:
     g = lmc.load("tiny-like")
     parts = lmc.partition.partition(g, 4)
-    owners = group_parts(g, parts, 2)
-    write_shards(g, parts, owners, 2, tmp_path / "shards")
-    arguments = ["train", "shards", *TRAIN[2:4], "--clusters", "1", *TRAIN[8:], "--method", "lmc", "--run-dir", "run"]
-    codes, outputs = launch(2, tmp_path, command, arguments)
-    assert codes == [0, 0], outputs
-    record = lmc.load_run(tmp_path / "run")[2]
-    assert len(record.epochs) == 2
-    assert record.epochs[-1].scores is not None
+    write_shards(g, parts, group_parts(g, parts, 2), 2, tmp_path / "shards")
+    (tmp_path / "shards" / "rank-1" / "shard.npz").write_bytes(b"")
+    codes, outputs = launch(2, tmp_path, command, ["train", "shards", *TRAIN[6:], "--method", "lmc"])
+    assert codes == [2, 2], outputs
+    assert [output.count("error:") for output in outputs] == [1, 0]
+    assert "rank-1/shard.npz as manifest.json describes it" in " ".join(outputs[0].split())
 
 
 def test_a_refusal_is_printed_once_and_every_rank_exits_with_its_code(tmp_path: Path) -> None:

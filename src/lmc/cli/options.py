@@ -5,7 +5,6 @@ Nothing here imports torch when the module is loaded, so that ``lmc --help`` is 
 
 # Annotations are not postponed in this file: the fields become command-line options, and Typer reads their types.
 import inspect
-import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import wraps
@@ -19,7 +18,6 @@ from lmc.errors import ConfigError
 if TYPE_CHECKING:
     from lmc.engine import Distributed
     from lmc.graph import Graph
-    from lmc.graph import Shard as LocalGraph
     from lmc.losses import RowLoss
     from lmc.stores import Placement
     from lmc.train import Settings
@@ -44,7 +42,11 @@ class Source:
     """The graph that a command reads."""
 
     dataset: Annotated[
-        str, typer.Argument(help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz.")
+        str,
+        typer.Argument(
+            help="A name (`lmc datasets` lists them; arxiv-like@0.1 is scaled) or the path of an .npz; `lmc train` "
+            "also takes a folder of `lmc shard`."
+        ),
     ]
     data_dir: DataDir = None
     scale: Annotated[float | None, _data("Factor on a lookalike's nodes and edges.")] = None
@@ -234,19 +236,6 @@ class Train(Training):
     dry_run: Annotated[
         bool, _place("Show what would be kept where and the memory of a step; train nothing.", "--dry-run")
     ] = False
-
-    def shard(self) -> "LocalGraph | None":
-        """This rank's folder of what ``lmc shard`` wrote; None where the data are another graph."""
-        from lmc.data import is_sharded, read_shard
-        from lmc.engine.distributed import launched, rank_here
-
-        if not is_sharded(Path(self.dataset)):
-            return None
-        if not launched():
-            raise ConfigError(f"expected torchrun for {self.dataset} (got one process): it has a folder for each rank")
-        if self.method.partition(":")[0] == "auto":
-            raise ConfigError("expected a method for a graph in folders (got auto): name one, e.g. --method lmc")
-        return read_shard(self.dataset, rank_here(), int(os.environ["WORLD_SIZE"]))
 
     def distributed(self) -> "Distributed | bool":
         """How ranks exchange rows, where torchrun has started this process."""

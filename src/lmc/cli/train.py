@@ -19,12 +19,14 @@ from lmc.bench.about import about, with_memory, write_about
 from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds, size
 from lmc.cli.options import Compare, Train
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model
+from lmc.data import is_sharded
 from lmc.diagnostics.choice import certainly_fits, recommended
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
-from lmc.engine import Run
+from lmc.engine import Distributed, Run
+from lmc.engine.distributed import own_shard
 from lmc.errors import ConfigError
 from lmc.grammar import split_spec
-from lmc.graph import Graph
+from lmc.graph import Graph, Shard
 from lmc.losses import describe
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method
 from lmc.models import Model
@@ -37,6 +39,10 @@ from lmc.train.run_folder import holds_run
 from lmc.train.runs import clear_folder, latest_folder, new_folder
 from lmc.train.tensorboard import TensorBoard, writer_class
 
+OF_WHOLE_GRAPHS = (
+    "data_dir", "scale", "symmetrise", "directed", "task", "inductive", "partition", "memory", "dry_run",
+)  # fmt: skip
+"""Options that have no meaning for a rank that holds a part of a graph."""
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
@@ -54,26 +60,24 @@ def train_command(options: Train) -> None:
     if split_spec(options.method)[0] != AUTO:
         _method(options.method, shared)  # a wrong option is refused before a graph is loaded
     started = time.perf_counter()
-    shard = options.shard()
-    graph = options.load() if shard is None else shard.graph
+    sharded = is_sharded(Path(options.dataset).expanduser())
+    given = _own_shard(options, distributed, placement) if sharded else options.load()
+    graph = given.graph if isinstance(given, Shard) else given
     spent = {"load": time.perf_counter() - started}
     model = parse_model(options.model, graph, options.seed)
     spec, reason = suited(options, model, graph, placement)
     method = _method(spec, shared)
-    if shard is None:
+    parts, cached, found = None, False, None
+    if not sharded:
         parts, spent["partition"], cached = divided(method, graph, options.seed)
         method, found = planned(out, graph, model, method, placement, options, parts)
-    else:
-        parts, spent["partition"], cached, found = None, 0.0, True, None
     if options.dry_run:
         return
     name = f"{graph.name}-{split_spec(spec)[0]}-{split_spec(options.model)[0]}"
     with held_to(options.memory, placement.training_device, found):
-        run = method.bind(
-            shard or graph, model, parts, placement, loss=loss, seed=options.seed, distributed=distributed
-        )
+        run = method.bind(given, model, parts, placement, loss=loss, seed=options.seed, distributed=distributed)
         run.setup_seconds |= spent
-        del graph  # the run has a copy in another order, which may be kept on another tier
+        del graph, given  # the run has a copy in another order, which may be kept on another tier
         run_dir = run_folder(options, name) if run.speaks else Path("runs")  # other ranks write nothing
         callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard and run.speaks else []
         lines = dict(run_facts(run))
@@ -99,6 +103,24 @@ def train_command(options: Train) -> None:
         out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
+
+
+def _own_shard(options: Train, distributed: Distributed | bool, placement: Placement) -> Shard:
+    """The shard of this rank; options that concern a whole graph are refused."""
+    for name in OF_WHOLE_GRAPHS:
+        if getattr(options, name) not in (None, False):
+            raise ConfigError(
+                f"expected no --{name.replace('_', '-')} for a folder of shards (got one): lmc shard has loaded and "
+                "divided the graph; drop it"
+            )
+    for name in ("method", "clusters"):
+        if split_spec(getattr(options, name) or "")[0] == AUTO:
+            raise ConfigError(
+                f"expected --{name} for a folder of shards (got auto, which reads the whole graph): name it, e.g. "
+                "--method cmc --clusters 2"
+            )
+    ranks = distributed if isinstance(distributed, Distributed) else None
+    return own_shard(options.dataset, ranks, placement.training_device)
 
 
 def check_folder(options: Train | Compare) -> None:

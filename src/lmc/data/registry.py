@@ -17,6 +17,7 @@ import torch
 from lmc.data import fetch, lookalikes, npz, pyg, raw, stream
 from lmc.data.catalog import REAL, Named
 from lmc.data.lookalikes import LOOKALIKES
+from lmc.data.shards import is_sharded
 from lmc.errors import DataError, LmcError, typed
 from lmc.files import user_cache
 from lmc.graph import CSR, Graph
@@ -91,6 +92,11 @@ def load(
         raise DataError(f"expected a scale for lookalikes only (got scale={scale:g} for {what}): drop it")
     if not isinstance(source, str | os.PathLike):
         return _from_pyg(source, symmetrise=symmetrise, directed=bool(directed), task=task)
+    if is_sharded(Path(source)):
+        raise DataError(
+            f"expected a whole graph (got {source}, a folder of lmc shard): train on it with torchrun -m lmc train, or "
+            "read the part of a rank with lmc.data.read_shard"
+        )
     if isinstance(source, os.PathLike) or not named:
         if mapped and not symmetrise:
             return stream.read(Path(source), directed=directed, task=task)

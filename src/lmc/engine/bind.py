@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lmc.engine.cuda_graphs import warm_up
-from lmc.engine.distributed import Distributed, World
+from lmc.engine.distributed import Distributed, World, own_shard
 from lmc.engine.distributed.ownership import bound_over_ranks, check_distributed, join
 from lmc.engine.distributed.world import local_device
 from lmc.engine.kinds import kind_of
@@ -34,7 +35,7 @@ _READERS = {
 
 def bind(
     method: Method,
-    graph: Graph | Shard,
+    graph: Graph | Shard | str | Path,
     model: Model,
     parts: Tensor | None = None,
     placement: Placement | None = None,
@@ -47,10 +48,12 @@ def bind(
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
     options = Distributed() if distributed is True else distributed or None
+    if isinstance(graph, str | Path):
+        graph = own_shard(graph, options, placement.training_device)
     given, graph = graph, graph.graph if isinstance(graph, Shard) else graph
     if options is None and isinstance(given, Shard):
         raise ConfigError("expected distributed=True for a shard (got False): it holds a part of a graph; pass True")
-    check_fit(graph, model, shard=given if isinstance(given, Shard) else None)
+    check_fit(given, model)
     whole = graph if inductive is None else replace(graph, inductive=inductive)
     graph = whole.training_graph
     if graph is not whole and graph.without_features:
@@ -58,7 +61,7 @@ def bind(
             f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
             "node says nothing about an unseen one; train with inductive=False"
         )
-    if options is not None and graph is not whole:
+    if options is not None and whole.inductive:  # also where this rank has training nodes alone
         raise ConfigError("expected inductive=False for a distributed run (got True): train it in one process")
     schedule = method if isinstance(method, DropEdge) else None
     method = method if schedule is None else schedule.inner
@@ -152,13 +155,13 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
         )
 
 
-def check_fit(graph: Graph, model: Model, targets: bool = True, shard: Shard | None = None) -> None:
+def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
     """Refuse a graph and a model whose widths do not fit each other.
 
     Args:
         targets: whether the targets of the graph are read; without them only the features have to fit.
-        shard: what the graph is a part of.
     """
+    graph = given.graph if isinstance(given, Shard) else given
     if not isinstance(graph, Graph):
         raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
     if not isinstance(model, Model):
@@ -167,7 +170,7 @@ def check_fit(graph: Graph, model: Model, targets: bool = True, shard: Shard | N
             "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
     model.initialise(graph.num_features)
-    if targets and not (graph.num_labelled if shard is None else shard.split_sizes[0]):
+    if targets and not (given.split_sizes[0] if isinstance(given, Shard) else graph.num_labelled):
         raise ConfigError(
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"

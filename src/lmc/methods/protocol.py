@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -386,7 +387,7 @@ class Method:
     @typed
     def bind(
         self,
-        graph: Graph | Shard,
+        graph: Graph | Shard | str | Path,
         model: Model,
         parts: Tensor | None = None,
         placement: Placement | None = None,
@@ -400,6 +401,8 @@ class Method:
         """This method on this graph and model.
 
         Args:
+            graph: a graph; in a distributed run also the :class:`Shard` of this rank, or the folder of ``lmc shard``,
+                of which every rank reads its own file.
             parts: an assignment [n] of nodes to parts; by default the method's own partitioner divides the graph that
                 training sees. Of an inductive graph, those of all nodes or of the training nodes.
             placement: where to train, and what is kept where.

@@ -6,8 +6,8 @@ from lmc.engine import Distributed, Problem, check_fit
 from lmc.engine.distributed.ownership import share
 from lmc.engine.distributed.world import local_device
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states
-from lmc.errors import typed
-from lmc.graph import Graph
+from lmc.errors import ConfigError, typed
+from lmc.graph import Graph, Shard
 from lmc.models import Model
 from lmc.stores import Placement, Table, placement_on
 from lmc.train.metrics import Metrics, Tally, metrics_of
@@ -15,14 +15,14 @@ from lmc.train.metrics import Metrics, Tally, metrics_of
 
 @typed
 def evaluate(
-    model: Model, graph: Graph, *, metrics: object = None, placement: Placement | None = None,
+    model: Model, graph: Graph | Shard, *, metrics: object = None, placement: Placement | None = None,
     max_elements: int = MAX_ELEMENTS, distributed: bool | Distributed = False,
 ) -> dict[str, float]:  # fmt: skip
     """Scores of the exact forward pass on the whole graph, for every split that has nodes.
 
     Args:
         model: evaluated on the device it is on, in evaluation mode; afterwards every submodule has its own mode again.
-        graph: every message is counted, as in a full-batch forward pass.
+        graph: every message is counted, as in a full-batch forward pass; of several ranks also the shard of this one.
         metrics: by default ``graph.metric``, or accuracy of classes, micro-F1 of labels, R2 of a regression; else a
             name ("accuracy", "micro-f1", "top-k-micro-f1", "roc-auc", "mae", "rmse", "r2"), a torchmetrics metric, a
             list of them, or a dict from names of your own to them. Of several, the first one is the score of a split,
@@ -33,16 +33,18 @@ def evaluate(
         distributed: evaluate together with the other processes that torchrun started; all of them get the scores.
     """
     check_fit(graph, model)
-    wanted = metrics_of(metrics, graph)
+    wanted = metrics_of(metrics, graph.graph if isinstance(graph, Shard) else graph)
     problem = shared_problem(graph, model, placement_on(next(model.parameters()).device, placement), distributed)
     return evaluate_problem(problem, max_elements, metrics=wanted)
 
 
 def shared_problem(
-    graph: Graph, model: Model, placement: Placement, distributed: bool | Distributed, precompute: bool = True
+    graph: Graph | Shard, model: Model, placement: Placement, distributed: bool | Distributed, precompute: bool = True
 ) -> Problem:
     """The problem of a graph, or of this rank's share of it."""
     if not distributed:
+        if isinstance(graph, Shard):
+            raise ConfigError("expected distributed=True for a shard (got False): it is a part of a graph; pass True")
         return Problem.of(graph, model, placement, precompute=precompute)
     options = Distributed() if distributed is True else distributed
     exchange = share(graph, options, local_device(placement.training_device))

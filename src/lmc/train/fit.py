@@ -31,7 +31,7 @@ from lmc.train.signals import stop_on_interrupt
 
 @typed
 def fit(
-    graph: Graph | Shard, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *,
+    graph: Graph | Shard | str | Path, model: Model, method: Method, epochs: int = 100, lr: float = 0.01, *,
     loss: Loss | None = None, optimizer: str | Optimizer | OptimizerFactory | None = None,
     scheduler: str | LRScheduler | SchedulerFactory | PerStep | None = None, weight_decay: float | None = None,
     patience: int | None = None, clip: float | None = None, metrics: object = None,
@@ -48,6 +48,8 @@ def fit(
     the model has its parameters at the end, so that ``lmc.evaluate(model, graph)["test"] == record.test``.
 
     Args:
+        graph: a graph; under torchrun also the shard of this rank, or the folder of ``lmc shard``, of which every rank
+            reads its own file.
         loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default that of the
             graph's task.
         epochs, lr, optimizer, scheduler, weight_decay, clip, patience, metrics, steps, minutes, restore_best,

@@ -13,7 +13,7 @@ from lmc.engine import Distributed, Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states, widest_row
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError, typed
-from lmc.graph import Graph, Nodes
+from lmc.graph import Graph, Nodes, Shard
 from lmc.graph.csr import CHUNK
 from lmc.models import Model, Pass, evaluating
 from lmc.stores import Placement, Table, placement_on
@@ -29,12 +29,13 @@ NATIVE, WRAPPED = (45, 13), (112, 32)
 
 @typed
 def predict(
-    model: Model, graph: Graph, nodes: Nodes | None = None, output: str = "logits", *, layer: int | None = None,
+    model: Model, graph: Graph | Shard, nodes: Nodes | None = None, output: str = "logits", *, layer: int | None = None,
     memory: int | None = None, placement: Placement | None = None, distributed: bool | Distributed = False,
 ) -> Tensor:  # fmt: skip
     """The outputs of ``model`` for nodes of ``graph``, by the exact forward pass on the whole graph.
 
-    The graph may be another one than that of training. It needs no targets and no splits.
+    The graph may be another one than that of training. It needs no targets and no splits. Of several ranks, each may
+    pass its own shard; node numbers are those of the whole graph.
 
     Args:
         model: used on the device it is on, in evaluation mode; afterwards every submodule has its own mode again.
@@ -53,14 +54,15 @@ def predict(
         One row for every requested node, in the order of ``nodes``, on the device of ``graph``.
     """
     check_fit(graph, model, targets=False)
+    given, graph = graph, graph.graph if isinstance(graph, Shard) else graph
     _check_output(model, graph, output, layer)
-    index = _node_index(nodes, graph.num_nodes)
+    index = _node_index(nodes, given.num_nodes)
     placement = placement_on(next(model.parameters()).device, placement)
     max_elements = MAX_ELEMENTS
     if memory is not None:
         placement, max_elements = _within(memory, graph, model, placement)
     with torch.no_grad():
-        problem = shared_problem(graph, model, placement, distributed, precompute=False)
+        problem = shared_problem(given, model, placement, distributed, precompute=False)
         chunks = chunks_of(problem, max_elements, per_edge=memory is not None and not model.linear)
         rows = index if problem.exchange is None else problem.exchange.local_rows(index)
         here = (rows >= 0).nonzero().squeeze(1)

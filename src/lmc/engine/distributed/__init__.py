@@ -1,10 +1,12 @@
 """Runs on several ranks, by torch.distributed.
 
 world       the options, the process group and its collectives
+shards      the files of a rank, and what all ranks agree on about them
 ownership   what a rank holds: its shard, its batches, its rows of P
 exchange    rows between their owners and the ranks that mirror them
 step        the exchange after every step
 layer       the exchange at every layer
 """
 
+from lmc.engine.distributed.shards import own_shard
 from lmc.engine.distributed.world import Distributed, World, launched, rank_here

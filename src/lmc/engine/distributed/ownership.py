@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.engine.distributed.exchange import Exchange
+from lmc.engine.distributed.shards import check_shards
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph, Shard, spmm
@@ -58,7 +59,7 @@ def join(
     return Exchange(world, shard, world.device, seed), clusters, Schedule(world, clusters, part_ids, seed)
 
 
-def share(graph: Graph, options: Distributed, device: torch.device) -> Exchange:
+def share(graph: Graph | Shard, options: Distributed, device: torch.device) -> Exchange:
     """A share of the graph for one exact pass, one part per rank."""
     world = World(options, device)
     return Exchange(world, shard_of(Method(), graph, None, 0, world), device)
@@ -67,11 +68,9 @@ def share(graph: Graph, options: Distributed, device: torch.device) -> Exchange:
 def shard_of(method: Method, graph: Graph | Shard, parts: Tensor | None, seed: int, world: World) -> Shard:
     """What this rank holds; a graph in memory is cut, and every rank computes the same partition."""
     if isinstance(graph, Shard):
-        if (graph.rank, graph.ranks) != (world.rank, world.ranks):
-            raise ConfigError(
-                f"expected the shard of rank {world.rank} of {world.ranks} (got that of rank {graph.rank} of "
-                f"{graph.ranks}): every rank loads its own, made for this number of ranks"
-            )
+        if parts is not None:
+            raise ConfigError("expected no parts for a shard (got some): it was divided by lmc shard; leave them out")
+        check_shards(graph, method, world)
         return graph
     if parts is None and isinstance(method, ClusterMethod):
         parts = method.parts_of(graph, seed)
