@@ -43,6 +43,27 @@ def test_methods_without_a_halo_send_no_rows_in_steps(method: lmc.methods.Method
         assert rank["sent"] == rank["messages"] == 0
 
 
+@pytest.mark.parametrize(
+    "method",
+    [LMC4Conv(clusters_per_batch=2), CMC(clusters_per_batch=2, redraw=True), IMC(clusters_per_batch=2)],
+    ids=["lmc", "cmc", "imc"],
+)
+def test_one_rank_draws_the_batches_and_dropout_masks_of_one_process(method: lmc.methods.Method, one: Ranks) -> None:
+    case = Case(method, "gcn-dropout", steps=6)
+    (rank,) = one(jobs.train, case)
+    run = case.bind()
+    run.refresh()
+    optimizer = jobs.optimizer_of(run)
+    losses = [float(run.step(batch, optimizer).loss) for batch in jobs.batches_of(run, case.steps)]
+    assert rank["losses"] == pytest.approx(losses, rel=1e-12)
+
+
+def test_sweeps_of_imc_come_at_the_same_steps_on_all_ranks(ranks: Ranks) -> None:
+    case = Case(IMC(clusters_per_batch=1), "gcn-dropout", parts=9)
+    found = ranks(jobs.fit, case, {"epochs": 6, "lr": 0.1}, None)
+    assert all(records == found[0][0] for records, _, _ in found)
+
+
 def test_exchange_every_few_steps_sends_rows_once(two: Ranks) -> None:
     often, seldom = (
         two(jobs.traffic, Case(LMC4Conv(clusters_per_batch=1), steps=8, options={"sync_every": every}))
