@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
+from lmc.graph.equal_rows import for_equal_rows, spans
 from lmc.graph.mapped import MappedFiles
 from lmc.kernels import blocks
 from lmc.kernels.availability import triton_available
@@ -318,16 +320,29 @@ def scattered(chunks: Callable[[], Iterable[tuple[Tensor, ...]]], shape: tuple[i
 
 def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CSR:
     """The square matrix with row and column ``order[i]`` as number ``i``; with ``files`` its entries lie there."""
-    position = torch.empty_like(order)
-    position[order] = torch.arange(order.numel(), device=order.device)
-    indptr = pointers(matrix.degrees()[order], matrix.indptr.dtype)
+    position = torch.empty(order.numel(), dtype=torch.int32, device=order.device)
+    position[order] = torch.arange(order.numel(), dtype=torch.int32, device=order.device)
+    lengths = matrix.degrees()[order]
+    indptr = pointers(lengths, matrix.indptr.dtype)
     home = replace(matrix, files=files, _cache={})
     indices = home.empty(matrix.indices)
     values, data = (None if a is None else home.empty(a) for a in (matrix.values, matrix.edge_data))
     moved = CSR(indptr, indices, values, matrix.num_cols, matrix.symmetric, edge_data=data, files=files)
+    if matrix.device.type == "cpu" and matrix.files is None and files is None:
+        old, new = matrix.indptr[order].numpy(), indptr.numpy()
+        both = ((matrix.indices, indices), (matrix.values, values), (matrix.edge_data, data))
+
+        def move(length: int, rows: np.ndarray) -> None:
+            for source, target in both:
+                if length and source is not None and target is not None:
+                    found = spans(source, length)[old[rows]]
+                    spans(target, length)[new[rows]] = position.numpy()[found] if source is matrix.indices else found
+
+        for_equal_rows(lengths, move)
+        return moved
     for rows, piece in rows_in_chunks(matrix, order):
         entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
-        indices[entries] = position[piece.indices].to(torch.int32)
+        indices[entries] = position[piece.indices]
         for target, source in ((values, piece.values), (data, piece.edge_data)):
             if target is not None and source is not None:
                 target[entries] = source

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError
 from lmc.graph.csr import CSR, pointer_dtype
+from lmc.graph.equal_rows import for_equal_rows, spans
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose.
@@ -37,15 +38,16 @@ def with_self_loops(adj: CSR) -> CSR:
     indptr = adj.indptr.to(dtype) + torch.arange(n + 1, dtype=dtype, device=device)
     indices = adj.empty(torch.int32, num)
     values, data = (None if a is None else adj.empty(a, num) for a in (adj.values, adj.edge_data))
-    for rows, entries in adj.ranges():
+    bare = values is None and data is None and device.type == "cpu"
+    for rows, entries in adj.ranges() if adj.files is not None or not bare else [(slice(0, n), slice(0, adj.nnz))]:
+        if bare:
+            _insert_loops(adj, rows, indptr, indices)
+            continue
         nodes = loops[rows]
         counts = adj.indptr[rows.start : rows.stop + 1].diff()
         row = nodes.repeat_interleave(counts, output_size=entries.stop - entries.start)
         keys = torch.cat([row * n + adj.indices[entries], nodes * n + nodes])
         chunk = slice(entries.start + rows.start, entries.stop + rows.stop)
-        if values is None and data is None and keys.device.type == "cpu":
-            indices[chunk] = torch.from_numpy(np.sort(keys.numpy())) % n  # 3 times as fast as torch
-            continue
         key, order = keys.sort()
         indices[chunk] = key % n
         for source, target, of_loop in ((adj.values, values, 1), (adj.edge_data, data, 0)):
@@ -54,6 +56,22 @@ def with_self_loops(adj: CSR) -> CSR:
                 target[chunk] = of_loop
                 target[there.nonzero().squeeze(1) + chunk.start] = source[entries][order[there]]
     return CSR(indptr, indices, values, adj.num_cols, edge_data=data, files=adj.files)
+
+
+def _insert_loops(adj: CSR, some: slice, indptr: Tensor, indices: Tensor) -> None:
+    """Write the sorted columns of these rows of A + I, whose row pointers are ``indptr``, into ``indices``."""
+    starts = adj.indptr[some.start : some.stop + 1]
+    old, new = starts.numpy(), indptr[some].numpy()
+
+    def insert(length: int, rows: np.ndarray) -> None:
+        columns = np.empty((rows.size, length + 1), dtype=np.int32)
+        columns[:, length] = rows + some.start
+        if length:
+            columns[:, :length] = spans(adj.indices, length)[old[rows]]
+        columns.sort(axis=1)
+        spans(indices, length + 1)[new[rows]] = columns
+
+    for_equal_rows(starts.diff(), insert)
 
 
 def _weighted(looped: CSR, dtype: torch.dtype, rule: Rule, symmetric: bool) -> CSR:
