@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,10 +12,13 @@ from torch import Tensor
 import lmc
 from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, random_graph
 from lmc.engine import Distributed, Run
+from lmc.errors import Interrupted
 from lmc.graph import Graph
 from lmc.methods import Method
 from lmc.models import GCN, Model, RecGCN
+from lmc.train import Training
 from lmc.train.evaluate import evaluate_problem
+from lmc.train.run_folder import Settings
 
 GRAPHS = {"random": random_graph, **SPECIAL_GRAPHS, "large": lambda: random_graph(60, seed=3)}
 EVERY_MODEL = {
@@ -169,3 +173,55 @@ def diagnose(case: Case) -> dict[str, Any]:
         "H": stale.H, "V": stale.V, "core": batch.n_id[: batch.num_core], "steps": run.num_batches,
         "state": dict(run.problem.model.state_dict()), "bias": lmc.diagnostics.bias(run),
     }  # fmt: skip
+
+
+class StopAt(lmc.train.Callback):
+    """Counts down the steps after which one rank wants to stop; ranks are asked before the hook of a step."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step(self, training: Any) -> None:
+        self.steps -= 1
+
+
+def resumable(case: Case, settings: dict[str, Any], folder: str | None, stop_after: int = 0) -> dict[str, Any]:
+    """Train, or continue, a run; one rank wants to stop after some steps. What this rank ends with."""
+    run = case.bind_here() if torch.distributed.is_initialized() else case.bind()
+    asks = StopAt(stop_after)
+    rank = 0 if run.sync is None else run.sync.world.rank
+    training = Training(
+        run, Settings(eval_every=2, **settings), None if folder is None else Path(folder), folder is not None,
+        stop=lambda: bool(stop_after) and rank == 0 and asks.steps <= (run.sync is not None), callbacks=[asks],
+    )  # fmt: skip
+    cores: list[Tensor] = []
+    step = run.step
+
+    def seen(batch: Any, *args: Any) -> Any:
+        cores.append(batch.n_id[: batch.num_core])
+        return step(batch, *args)
+
+    run.step = seen  # type: ignore[method-assign]
+    stopped = ""
+    try:
+        for _ in training.epochs():
+            pass
+    except Interrupted as error:
+        stopped = str(error)
+    if run.sync is not None:
+        run.sync.settle()
+    state = run.state_dict(tables=False)
+    return {
+        "stopped": stopped,
+        "position": (training._position.epoch, training._position.step),
+        "records": [(e.loss, e.scores) for e in training.records],
+        "parameters": {name: p.detach().clone() for name, p in run.problem.model.state_dict().items()},
+        "tables": {name: table.data().clone() for name, table in run.named_tables().items()},
+        "numbers": {name: value.clone() for name, value in run.numbers.items()},
+        "ids": state["order"] if run.sync is None else run.sync.exchange.shard.ids,
+        "owned": len(state["order"]),
+        "offsets": state["offsets"].tolist(),
+        "generator": state["generator"],
+        "cores": cores,
+        "steps": run.num_batches,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jobs
@@ -15,15 +16,23 @@ from lmc.engine import Run
 from lmc.methods import CMC, GAS, IMC, TOP, ClusterGCN, GraphFM, LMC4Conv, LMC4Rec
 
 
-def one_process(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], Run]:
-    """The losses and the run of one process that sees the batches that the ranks saw."""
+def one_process(
+    case: Case, seen: list[dict[str, Any]], begin: Callable[[Run], dict[tuple[int, ...], int]] | None = None
+) -> tuple[list[float], Run]:
+    """The losses and the run of one process that sees the batches that the ranks saw.
+
+    Args:
+        begin: fills the tables, by default exactly, and returns the slots of batches by their nodes.
+    """
     run = case.bind()
-    run.refresh()
+    slots = {} if begin is None else begin(run)
+    if begin is None:
+        run.refresh()
     row = torch.empty_like(run.clusters.order)
     row[run.clusters.order] = torch.arange(row.numel())
-    optimizer, losses, slots = jobs.optimizer_of(run), [], {}
+    optimizer, losses = jobs.optimizer_of(run), []
     one_part = getattr(case.method, "clusters_per_batch", None) == 1
-    for step in range(case.steps):
+    for step in range(len(seen[0]["cores"])):
         state = jobs.state_of(run)
         before = {name: value.clone() for name, value in state.items()}
         after = {name: value.clone() for name, value in state.items()}
@@ -48,18 +57,24 @@ def one_process(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], Ru
     return losses, run
 
 
-def assert_same(case: Case, seen: list[dict[str, Any]]) -> None:
-    """The ranks went the way of one process: losses, parameters, and the tables of owned rows."""
-    losses, run = one_process(case, seen)
+def assert_same_rows(run: Run, seen: list[dict[str, Any]]) -> None:
+    """The ranks have the parameters and, of the rows that they own, the tables of a run of one process."""
     tables = {name: table.data()[run.clusters.order.argsort()] for name, table in run.named_tables().items()}
     for rank in seen:
-        assert rank["losses"] == pytest.approx(losses, rel=1e-12, abs=1e-13)
         for name, p in run.parameters.items():
             assert_close(rank["parameters"][name], p.detach())
         for name, table in rank["tables"].items():
             # sums of mirrors are fetched where they are read, and IMC reads no row of another rank
             known = slice(0, rank["owned"]) if name[0] in "MUQ" else slice(None)
             assert_close(table[known], tables[name][rank["ids"][known]])
+
+
+def assert_same(case: Case, seen: list[dict[str, Any]]) -> None:
+    """The ranks went the way of one process: losses, parameters, and the tables of owned rows."""
+    losses, run = one_process(case, seen)
+    for rank in seen:
+        assert rank["losses"] == pytest.approx(losses, rel=1e-12, abs=1e-13)
+    assert_same_rows(run, seen)
 
 
 def assert_close(a: Tensor, b: Tensor) -> None:

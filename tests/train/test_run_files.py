@@ -28,7 +28,7 @@ from lmc.files import locked
 from lmc.methods import CMC, GAS, IMC, DropEdge, GraphSAINT, LMC4Conv, Method
 from lmc.results import ErrorRecord, append_lines, read_errors
 from lmc.stores import Placement
-from lmc.train import Callback, Training, checkpoint, run_folder, stop_on_interrupt
+from lmc.train import Callback, Training, checkpoint, manifest, run_folder, stop_on_interrupt
 from lmc.train.run_folder import Settings, interval
 
 State = dict[str, Tensor]
@@ -176,7 +176,7 @@ def test_automatic_checkpoints_take_a_twentieth_of_the_time_at_most(
         nonlocal now
         now += 10
 
-    monkeypatch.setattr(checkpoint, "save", slow)
+    monkeypatch.setattr(manifest, "save", slow)
     (tmp_path / "epochs.jsonl").touch()
     folder = run_folder.RunFolder(tmp_path, None, None, "")  # type: ignore[arg-type]
     now = 31

@@ -87,6 +87,12 @@ class Run:
         return self.problem.graph
 
     @property
+    def nodes(self) -> Tensor:
+        """The number of the node of every row in the graph that was given; of a rank, the nodes that it owns."""
+        exchange = self.problem.exchange
+        return self.clusters.order if exchange is None else exchange.shard.ids[: exchange.shard.num_owned]
+
+    @property
     def speaks(self) -> bool:
         """Whether this process writes and shows the results: rank 0 of a distributed run."""
         return self.sync is None or self.sync.world.rank == 0
@@ -260,7 +266,7 @@ class Run:
             **{name: table.data() for name, table in self.named_tables().items() if tables},
             **{f"numbers.{name}": value for name, value in self.numbers.items()},
             "generator": self.generator.get_state(),
-            "order": self.clusters.order,
+            "order": self.nodes,
             "offsets": torch.tensor(self.clusters.offsets),
             "epoch": torch.tensor(self.epoch),
         }
@@ -307,7 +313,7 @@ def check_state(run: Run, state: Mapping[str, Any]) -> None:
     if missing:
         raise CheckpointError(f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'})")
     offsets = torch.tensor(run.clusters.offsets)
-    if not (torch.equal(state["order"], run.clusters.order) and torch.equal(state["offsets"], offsets)):
+    if not (torch.equal(state["order"], run.nodes) and torch.equal(state["offsets"], offsets)):
         raise CheckpointError(
             "expected the partition the state was made with (got another one): bind with the same parts and seed"
         )

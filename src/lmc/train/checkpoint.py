@@ -12,7 +12,8 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -66,66 +67,110 @@ class Damaged(CheckpointError):
     """A file is not as it was written."""
 
 
+Content = tuple[dict[str, Tensor | Table], dict[str, str]]
+"""The entries of a file, and its metadata."""
+
+
 def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Position) -> None:
     """Write parameters, buffers, optimiser, histories, partition and generators; the checkpoint before it is kept."""
+    (entries, metadata), (rows, more) = shared_content(run, optimizer, position), row_content(run)
+    write_sealed(run_dir / FILE, entries | rows, more | metadata, run_dir / PREVIOUS)
+
+
+def shared_content(run: Run, optimizer: torch.optim.Optimizer, position: Position) -> Content:
+    """What all ranks have the same of: parameters, buffers, optimiser and position."""
     tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
-    tensors |= {f"run.{k}": v for k, v in run.state_dict(tables=False).items()}
-    values = {
-        "position": vars(position),
-        "optimizer": optimizer.state_dict(),
-        "generators": _global_generators(run),
-    }
+    return _packed(tensors, {"position": vars(position), "optimizer": optimizer.state_dict()})
+
+
+def row_content(run: Run) -> Content:
+    """What one rank has of its own: histories, partition and generators."""
+    tensors = {f"run.{k}": v for k, v in run.state_dict(tables=False).items()}
+    values = {"generators": _global_generators(run), "per_batch": run.clusters.per_batch}
+    entries, metadata = _packed(tensors, values)
+    return entries | {f"run.{k}": t for k, t in run.named_tables().items()}, metadata
+
+
+def _packed(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> Content:
     metadata = {name: json.dumps(pack(value, name, tensors)) for name, value in values.items()}
-    entries: dict[str, Tensor | Table] = {f"run.{k}": t for k, t in run.named_tables().items()}
-    write_sealed(run_dir / FILE, entries | on_host(tensors), metadata, run_dir / PREVIOUS)
+    return {**on_host(tensors)}, metadata
 
 
-def load(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, recorded: float = math.inf) -> Position | None:
+def load(
+    run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, recorded: float = math.inf,
+    files: tuple[str, str, str] = (FILE, PREVIOUS, DAMAGED), read: Reader | None = None,
+) -> Position | None:  # fmt: skip
     """Restore the newest checkpoint that is whole, after a warning where it is the older one; None where there is none.
 
     Everything is checked before the run, its model or the optimiser change.
 
     Args:
         recorded: the number of epochs that have a record; a checkpoint of a later epoch is not used.
+        files: names of the newest checkpoint, of the one before it, and of one that is found damaged.
+        read: reads one of them; by default as :func:`save` writes it.
     """
-    newest, problems = run_dir / FILE, []
-    for path in (newest, run_dir / PREVIOUS):
-        if not path.exists():
-            problems.append(f"{path} is missing")
+    read = read or _read
+    newest, previous, damaged = (run_dir / name for name in files)
+    problems: list[str] = []
+    existing = [path for path in (newest, previous) if path.exists()]
+    for path in (newest, previous):
+        with together(run):
+            saved, problem = _tried(read, path, run, recorded) if path in existing else (None, f"{path} is missing")
+        problem = problem if run.sync is None else next(filter(None, run.sync.world.texts(problem)), "")
+        if saved is None or problem:
+            problems.append(problem)
             continue
-        try:
-            saved = _read(path, run, recorded)
-        except Damaged as error:
-            problems.append(str(error))
-            continue
-        saved.check(path, run, optimizer)
-        if problems:
+        with together(run):
+            saved.agree(run)
+            saved.check(path, run, optimizer)
+        if problems and run.speaks:
             warnings.warn(f"{problems[0]}: continuing from the checkpoint before it", RunWarning, stacklevel=2)
-        saved.restore(path, run, optimizer)
-        if problems:  # the next checkpoint must not take the place of the one that is whole
+        saved.restore(run, optimizer)
+        if problems and run.speaks:  # the next checkpoint must not take the place of the one that is whole
             if newest.exists():
-                os.replace(newest, run_dir / DAMAGED)
+                os.replace(newest, damaged)
             os.replace(path, newest)
         return saved.position
-    if not any(path.exists() for path in (newest, run_dir / PREVIOUS)):
+    if not existing:
         return None
     raise CheckpointError(f"expected a whole checkpoint in {run_dir} (got none: {'; '.join(problems)}): {RESTORE}")
 
 
+def _tried(read: Reader, path: Path, run: Run, recorded: float) -> tuple[Saved | None, str]:
+    """What a checkpoint holds, or why it cannot be used."""
+    try:
+        return read(path, run, recorded), ""
+    except Damaged as error:
+        return None, str(error)
+
+
+def together(run: Run) -> AbstractContextManager[None]:
+    """Within, an error of one rank is raised on all of them."""
+    return nullcontext() if run.sync is None else run.sync.world.together()
+
+
 @dataclass
-class _Saved:
-    """What a checkpoint holds, apart from the rows of tables."""
+class Saved:
+    """What a checkpoint holds; the rows of ``tables`` stay in the files. ``moved``: other ranks have written it."""
 
     tensors: dict[str, Tensor]
+    tables: Mapping[str, Any]
     position: Position
     optimizer: dict[str, Any]
     generators: dict[str, Tensor]
+    moved: bool = False
 
-    def state(self, path: Path, run: Run) -> dict[str, Any]:
-        """The state of the run; the rows of tables stay in the file."""
-        names = run.named_tables()
-        tables = {k: v for k, v in _prefixed(matrices_in(path), "run.").items() if k in names}
-        return _prefixed(self.tensors, "run.") | tables
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state of the run."""
+        return _prefixed(self.tensors, "run.") | dict(self.tables)
+
+    def agree(self, run: Run) -> None:
+        """Treat the files alike on all ranks. Other ranks have other batches, so an epoch that was interrupted begins
+        again."""
+        self.moved = self.moved if run.sync is None else run.sync.world.any(self.moved)
+        if self.moved:
+            self.position.step, self.position.loss = 0, 0.0
 
     def check(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
         """Refuse what does not belong to such a run, model and optimiser."""
@@ -133,7 +178,7 @@ class _Saved:
             raise CheckpointError(
                 f"expected the model that {path} was saved from (got parameters of other shape or type): use the same"
             )
-        check_state(run, self.state(path, run))
+        check_state(run, self.state)
         if _signature(self.generators) != _signature(_global_generators(run)):
             raise CheckpointError(f"expected the states of torch's generators in {path} (got others): {RESTORE}")
         _check_optimizer(path, optimizer, self.optimizer)
@@ -146,20 +191,47 @@ class _Saved:
                 f"{p.seconds} s): {RESTORE}"
             )
 
-    def restore(self, path: Path, run: Run, optimizer: torch.optim.Optimizer) -> None:
+    def restore(self, run: Run, optimizer: torch.optim.Optimizer) -> None:
         """Load everything."""
         run.problem.model.load_state_dict(_prefixed(self.tensors, "model."))
-        run.load_state_dict(self.state(path, run))
+        run.load_state_dict(self.state)
         optimizer.load_state_dict(self.optimizer)
         if "cpu" in self.generators:
             torch.set_rng_state(self.generators["cpu"])
         if "cuda" in self.generators:
             torch.cuda.set_rng_state(self.generators["cuda"], run.problem.device)
+        if run.sync is not None:
+            run.sync.resumed(self.position.epoch, self.position.step)
+        if self.moved:
+            self._settle_in(run)
+
+    def _settle_in(self, run: Run) -> None:
+        """Complete what other ranks have written: what this rank mirrors, or everything where a method sweeps."""
+        if run.method.traits.sweeps:
+            run.refresh()
+        elif run.sync is not None:
+            run.sync.publish()
 
 
-def _read(path: Path, run: Run, recorded: float) -> _Saved:
+Reader = Callable[[Path, Run, float], Saved]
+
+
+def _read(path: Path, run: Run, recorded: float) -> Saved:
     """Read and decode a checkpoint."""
-    tensors, metadata = read_sealed(path, but={f"run.{name}" for name in run.named_tables()})
+    return decoded(path, *read_rows(path, run), recorded)
+
+
+def read_rows(path: Path, run: Run) -> tuple[dict[str, Tensor], dict[str, FileMatrix], dict[str, str]]:
+    """The tensors, tables and metadata of a file that is whole."""
+    names = run.named_tables()
+    tensors, metadata = read_sealed(path, but={f"run.{name}" for name in names})
+    return tensors, {k: v for k, v in _prefixed(matrices_in(path), "run.").items() if k in names}, metadata
+
+
+def decoded(
+    path: Path, tensors: dict[str, Tensor], tables: Mapping[str, Any], metadata: Mapping[str, str], recorded: float
+) -> Saved:
+    """What these tensors and metadata mean."""
     try:
         values = {k: unpack(json.loads(metadata[k]), tensors) for k in ("position", "optimizer", "generators")}
         position = Position(**values["position"])
@@ -168,7 +240,7 @@ def _read(path: Path, run: Run, recorded: float) -> _Saved:
         raise Damaged(f"{path} lacks a value ({error})") from error
     if unrecorded:
         raise Damaged(f"{path} is of epoch {position.epoch}, but only {recorded} epochs have a record")
-    return _Saved(tensors, position, values["optimizer"], values["generators"])
+    return Saved(tensors, tables, position, values["optimizer"], values["generators"])
 
 
 def _check_optimizer(path: Path, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -210,13 +282,14 @@ class _Hashing:
 
 def write_sealed(
     path: Path, entries: Mapping[str, Tensor | Table], metadata: Mapping[str, str], previous: Path | None = None
-) -> None:
-    """Write a safetensors file with its digest, atomically; the old file is kept as ``previous``."""
+) -> str:
+    """Write a safetensors file with its digest, which is returned, atomically; the old file is kept as ``previous``."""
     with replacing(path, previous) as file:
         hashing = _Hashing(file)
         write(hashing, entries, {"digest": _BLANK.decode(), **metadata})
         file.seek(_DIGEST_AT)
         file.write(hashing.digest.hexdigest().encode())
+    return hashing.digest.hexdigest()
 
 
 def read_sealed(path: Path, but: Collection[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:

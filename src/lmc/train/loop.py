@@ -82,8 +82,9 @@ class Training:
         self._check_validation()
         self._run_dir, self._resume = run_dir, resume
         if run.sync is not None:
-            check_ranks(settings, resume)
+            check_ranks(settings)
             self._interrupt = run.sync.agreement(stop)
+            self._asked_to_save = run.sync.agreement(self._wants_to_save)
         self._folder: RunFolder | None = None
 
     @property
@@ -108,9 +109,8 @@ class Training:
     def epochs(self) -> Generator[EpochRecord, None, None]:
         """Train to the end and yield the record of every epoch; the folder is locked until then."""
         with open_folder(
-            self._run_dir if self.run.speaks else None, self._resume, self.run, self.config, self.optimizer,
-            self.settings.checkpoint_every,
-        ) as self._folder:  # fmt: skip
+            self._run_dir, self._resume, self.run, self.config, self.optimizer, self.settings.checkpoint_every
+        ) as self._folder:
             yield from self._epochs()
 
     def _epochs(self) -> Generator[EpochRecord, None, None]:
@@ -139,7 +139,7 @@ class Training:
             if self._folder is not None:  # the initial parameters are the caller's: a later start may not have them
                 self._save()
         else:
-            self._position, self.records = position, self._folder.records()
+            self._position, self.records = position, list(self._folder.records)
             self.best.load_state_dict(position.extras["best"])
             self.schedule.load_state_dict(position.extras["scheduler"])
             for name, callback in self._callbacks.items():
@@ -188,8 +188,7 @@ class Training:
                     hook(self)
             except BaseException as error:  # raised again below, when the losses are read and the run is saved
                 raised.append(error)
-            due = self._saves and self._folder is not None and self._folder.due(steps=1)
-            return due or bool(raised) or self._interrupt() or bool(self.ended_early)
+            return self._is_due(steps=1) or bool(raised) or self._interrupt() or bool(self.ended_early)
 
         losses = train_epoch(
             self.run, self.optimizer, clip=settings.clip, epoch=position.epoch, start=position.step, stop=after_step
@@ -205,7 +204,8 @@ class Training:
         if not math.isfinite(largest):
             raise self._diverged(f"parameter of {largest}", position.step)
         if raised:
-            self._save()
+            if self.run.sync is None:  # other ranks do not know of it
+                self._save()
             raise raised[0]
 
     def _end_epoch(self) -> None:
@@ -229,11 +229,12 @@ class Training:
         if complete:
             position.epoch, position.step, position.loss = epoch, 0, 0.0
             self.schedule.after_epoch(score)
-        save = True
+        save = self.run.sync is None  # where a callback raises, other ranks do not know of it
         try:
             for callback in self._callbacks.values():
                 callback.on_epoch(self)
-            save = self._is_over() or self._interrupt()
+            due = complete and self._is_due(epochs=1)
+            save = due or self._is_over() or self._interrupt()
         finally:
             self._write(improved, save and complete)
 
@@ -255,17 +256,26 @@ class Training:
         folder.append(self.record)
         if improved and self.best.parameters is not None:
             folder.save_best(self.best.epoch, self.best.parameters)
-        if save or (self._saves and self._position.step == 0 and folder.due(epochs=1)):
+        if save:
             self._save()
 
-    @property
-    def _saves(self) -> bool:
-        """Whether checkpoints are written; ranks have tables of their own, which one file does not hold."""
-        return self.run.sync is None
+    def _is_due(self, steps: int = 0, epochs: int = 0) -> bool:
+        """Whether it is time for a checkpoint, after so many more steps or epochs; all ranks have the same answer."""
+        if self._folder is None:
+            return False
+        due = self._folder.due(steps, epochs)
+        if self.run.sync is None or not self._folder.timed:
+            return due
+        # on a GPU, the answer that is read after the first step is that from before the last checkpoint
+        return self._asked_to_save() and self._folder.steps_since > 1
+
+    def _wants_to_save(self) -> bool:
+        """What the first rank answers where the time decides."""
+        return self.run.speaks and self._folder is not None and self._folder.timed and self._folder.due()
 
     def _save(self) -> None:
         """Write a checkpoint where there is a folder."""
-        if self._folder is not None and self._saves:
+        if self._folder is not None:
             largest = float(_largest(self.model))  # a callback may have changed the parameters
             if not math.isfinite(largest):
                 raise self._diverged(f"parameter of {largest}", self._position.step)
@@ -307,12 +317,10 @@ class Training:
             raise ConfigError(f"expected validation scores for {reader} (got {got}): drop it, or provide them")
 
 
-def check_ranks(settings: Settings, resume: bool) -> None:
+def check_ranks(settings: Settings) -> None:
     """Refuse what ranks of a distributed run would decide each for itself."""
     if settings.minutes is not None:
         raise ConfigError("expected epochs or steps to limit a distributed run (got minutes): clocks of ranks differ")
-    if resume:
-        raise ConfigError("expected a new run on several ranks (got resume=True): they write no checkpoint")
 
 
 def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:

@@ -10,7 +10,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,22 @@ from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
 from lmc.methods import Method
 from lmc.results import EpochRecord, append_lines, as_lines, read_lines, write_lines
-from lmc.train import checkpoint
+from lmc.train import checkpoint, manifest
 from lmc.train.checkpoint import Position
 from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, read_optimizer, read_scheduler
 
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
 
-MAY_DIFFER = {"epochs", "eval_every", "checkpoint_every", "threads", "patience", "steps", "minutes", "setup_seconds"}
+MAY_DIFFER = {
+    "epochs", "eval_every", "checkpoint_every", "threads", "patience", "steps", "minutes", "setup_seconds", "ranks",
+    "distributed", "clusters_per_batch",  # of the method's settings, it may not; ranks with few parts have fewer
+}  # fmt: skip
 """Settings that a resumed run may change."""
 BEST = "best.safetensors"
-RUN_FILES = ("config.json", "epochs.jsonl", checkpoint.FILE, checkpoint.PREVIOUS, BEST)
+RUN_FILES = (
+    "config.json", "epochs.jsonl", checkpoint.FILE, checkpoint.PREVIOUS, manifest.FILE, manifest.PREVIOUS, BEST,
+)  # fmt: skip
 _UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
@@ -121,7 +126,8 @@ def interval(text: str) -> tuple[float, str]:
 
 
 class RunFolder:
-    """What a run writes and continues from; see :data:`RUN_FILES`."""
+    """What a run writes and continues from; see :data:`RUN_FILES`. Of several ranks, the first one writes the files
+    that are not checkpoints."""
 
     def __init__(
         self, path: Path, run: Run, optimizer: torch.optim.Optimizer, config: str, checkpoint_every: str = "auto"
@@ -133,6 +139,8 @@ class RunFolder:
         self._recorded = hashlib.sha256()
         """The digest of the records so far. A checkpoint contains it, since their file is text that can be edited."""
         self._mark_saved(Position())
+        self.records: list[EpochRecord] = []
+        """The epochs that were written before."""
 
     def load(self) -> Position | None:
         """Restore the state of the checkpoint; None where there is none. Then write config.json.
@@ -141,27 +149,24 @@ class RunFolder:
         """
         records = read_lines(self._epochs)
         with writable(self.path):
-            position = checkpoint.load(self.path, self._run, self._optimizer, len(records))
+            position = manifest.load(self.path, self._run, self._optimizer, len(records))
             if position is None and (records or (self.path / BEST).exists()):
                 raise CheckpointError(
                     f"expected a checkpoint in {self.path} (got {len(records)} recorded epochs without one): {RESTORE}"
                 )
-            records = records[: 0 if position is None else position.epoch]
+            self.records = records = records[: 0 if position is None else position.epoch]
             self._recorded.update(as_lines(records))
             if position is not None and position.extras.get("records") != self._recorded.hexdigest():
                 raise CheckpointError(
                     f"expected the records that were written to {self._epochs} (got others: the file was changed): "
                     f"{RESTORE}"
                 )
-            replace(self.path / "config.json", self._config.encode())
-            write_lines(self._epochs, records)
+            if self._run.speaks:
+                replace(self.path / "config.json", self._config.encode())
+                write_lines(self._epochs, records)
         if position is not None:
             self._mark_saved(position)
         return position
-
-    def records(self) -> list[EpochRecord]:
-        """The epochs that were written."""
-        return read_lines(self._epochs)
 
     def save(self, position: Position) -> None:
         """Write a checkpoint; the records of its epochs reach the disk before it."""
@@ -169,13 +174,23 @@ class RunFolder:
         position.extras["records"] = self._recorded.hexdigest()
         with self._writing():
             sync(self._epochs)
-            checkpoint.save(self.path, self._run, self._optimizer, position)
+            manifest.save(self.path, self._run, self._optimizer, position)
         self._write_seconds = time.monotonic() - started
         self._mark_saved(position)
 
     def _mark_saved(self, position: Position) -> None:
         self.saved = position.epoch, position.step  # of the last checkpoint
         self._saved_at, self._since = time.monotonic(), {"step": 0, "epoch": 0}
+
+    @property
+    def timed(self) -> bool:
+        """Whether the time decides when a checkpoint is due; clocks of ranks differ."""
+        return self._unit not in self._since
+
+    @property
+    def steps_since(self) -> int:
+        """Steps since the last checkpoint."""
+        return self._since["step"]
 
     def due(self, steps: int = 0, epochs: int = 0) -> bool:
         """Count steps and epochs since the last checkpoint; whether it is time for the next one."""
@@ -188,12 +203,15 @@ class RunFolder:
 
     def append(self, record: EpochRecord) -> None:
         """Write the record of an epoch."""
-        with self._writing():
-            append_lines(self._epochs, [record])
+        if self._run.speaks:
+            with self._writing():
+                append_lines(self._epochs, [record])
         self._recorded.update(as_lines([record]))
 
     def save_best(self, epoch: int, parameters: Mapping[str, Tensor]) -> None:
         """Write the parameters of the best epoch, with its number."""
+        if not self._run.speaks:
+            return
         with self._writing():
             checkpoint.write_sealed(self.path / BEST, checkpoint.on_host(parameters), {"epoch": str(epoch)})
 
@@ -214,26 +232,36 @@ def open_folder(
     path: Path | None, resume: bool, run: Run, config: Mapping[str, Any], optimizer: torch.optim.Optimizer,
     checkpoint_every: str = "auto",
 ) -> Iterator[RunFolder | None]:  # fmt: skip
-    """Create or reopen the folder of a run and hold its lock; None where no folder is given."""
+    """Create or reopen the folder of a run and hold its lock; None where no folder is given. Of several ranks, the
+    first one does so, and what it refuses is refused by all."""
     if path is None:
         if resume:
             raise ConfigError("expected a run_dir to resume from (got none): pass the folder of the run to continue")
         yield None
         return
-    with locked(path):
-        if holds_run(path) and not resume:
-            raise ConfigError(
-                f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
-                "it, or choose another folder (--overwrite replaces the run)"
-            )
-        file = path / "config.json"
-        if holds_run(path) and not file.exists():
-            raise CheckpointError(f"expected a config.json in {path} (got files of a run without it): {RESTORE}")
-        written = {"format": FORMAT, **config, "data": run.whole.checksum}
-        text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
-        if file.exists():
-            _check_same(file, json.loads(text))
+    exchange = run.problem.exchange
+    written = {"format": FORMAT, **config, "data": (exchange.shard if exchange else run.whole).checksum}
+    text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
+    with ExitStack() as held:
+        with checkpoint.together(run):
+            if run.speaks:
+                held.enter_context(locked(path))
+                _check_folder(path, resume, json.loads(text))
         yield RunFolder(path, run, optimizer, text, checkpoint_every)
+
+
+def _check_folder(path: Path, resume: bool, config: dict[str, Any]) -> None:
+    """Refuse a folder that this run may not use."""
+    if holds_run(path) and not resume:
+        raise ConfigError(
+            f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
+            "it, or choose another folder (--overwrite replaces the run)"
+        )
+    file = path / "config.json"
+    if holds_run(path) and not file.exists():
+        raise CheckpointError(f"expected a config.json in {path} (got files of a run without it): {RESTORE}")
+    if file.exists():
+        _check_same(file, config)
 
 
 def config_of(run: Run, settings: Settings) -> dict[str, Any]:
@@ -241,7 +269,7 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
     model = run.problem.model
     return {
         "graph": run.graph.name,
-        "nodes": run.graph.num_nodes,
+        "nodes": run.problem.num_nodes,
         "task": run.graph.task,
         "method": _method_settings(run.schedule or run.method),
         "num_parts": run.clusters.num_parts,
@@ -258,6 +286,19 @@ def config_of(run: Run, settings: Settings) -> dict[str, Any]:
         **({"inductive": True} if run.whole is not run.graph else {}),
         "setup_seconds": run.setup_seconds,
         **{k: v for k, v in vars(settings).items() if k not in ("optimizer", "scheduler", "metrics")},
+        **_ranks(run),
+    }
+
+
+def _ranks(run: Run) -> dict[str, Any]:
+    """The settings of a distributed run; it has the parts of all ranks, and batches as the largest rank has them."""
+    if run.sync is None:
+        return {}
+    return {
+        "num_parts": sum(map(len, run.sync.schedule.parts)),
+        "clusters_per_batch": run.sync.schedule.per_batch,
+        "ranks": run.sync.world.ranks,
+        "distributed": dataclasses.asdict(run.sync.world.options),
     }
 
 
@@ -275,7 +316,9 @@ def _check_same(file: Path, new: dict[str, Any]) -> None:
             f"expected a run folder of format {FORMAT} (got {path} of format {old.get('format', 1)}, which another "
             "version of lmc wrote): start again in another folder"
         )
-    differing = [d for k in new if k not in MAY_DIFFER for d in _differences(k, old.get(k), new[k])]
+    # the checksum of one process is that of the graph in run order, which no rank holds
+    ignored = MAY_DIFFER | ({"data"} if ("ranks" in old) != ("ranks" in new) else set())
+    differing = [d for k in new if k not in ignored for d in _differences(k, old.get(k), new[k])]
     if differing:
         what = ", ".join(differing[:5]) + f", and {len(differing) - 5} more" * (len(differing) > 5)
         raise CheckpointError(f"expected the settings of the run in {path} (got others: {what}): use the same")

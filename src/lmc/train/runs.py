@@ -13,7 +13,7 @@ from lmc.errors import CheckpointError, ConfigError, typed
 from lmc.files import RESTORE, locked, writable
 from lmc.models import MODELS, Model
 from lmc.results import RunRecord, read_run
-from lmc.train import checkpoint
+from lmc.train import checkpoint, manifest
 from lmc.train.run_folder import BEST, FORMAT, RUN_FILES, holds_run
 
 
@@ -52,7 +52,7 @@ def load_run(run_dir: str | Path, model: Model | None = None) -> tuple[Model, di
 
 def _parameters(path: Path, record: RunRecord) -> Mapping[str, Tensor]:
     """The parameters and buffers that a run ended with."""
-    best, last = path / BEST, path / checkpoint.FILE
+    best, last = path / BEST, manifest.shared_file(path) or path / checkpoint.FILE
     chose = record.config.get("restore_best") and record.best_val is not None
     try:
         if best.exists():
@@ -114,3 +114,4 @@ def clear_folder(path: Path, also: tuple[str, ...] = ()) -> None:
     with locked(path), writable(path):
         for name in (*RUN_FILES, checkpoint.DAMAGED, *also):
             (path / name).unlink(missing_ok=True)
+        manifest.clear(path)

@@ -154,6 +154,7 @@ class Schedule:
         self.num_batches = [each.num_batches for each in self._clusters]
         self.steps = max(self.num_batches)
         """Steps in an epoch: the largest number of batches of a rank."""
+        self.per_batch = max(each.per_batch for each in self._clusters)
         self._epoch = lru_cache(maxsize=2)(self._turns)
 
     def turns(self, epoch: int, step: int) -> list[Turn]:

@@ -15,7 +15,7 @@ the mirrored rows that arrive, and before a step the sums of its halo are fetche
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from lmc.engine.distributed.exchange import Arrival, Exchange, Route
 from lmc.engine.distributed.ownership import Schedule, Turn
+from lmc.engine.distributed.world import World
 from lmc.errors import ConfigError, DistributedError
 from lmc.graph import CSR, Batch, spmm
 from lmc.stores import DeviceTable, Table
@@ -70,11 +71,24 @@ class StepSync:
         """Steps in an epoch."""
         return self.schedule.steps
 
-    def agreement(self, stop: Callable[[], bool]) -> Callable[[], bool]:
-        """A function that all ranks answer alike: whether ``stop`` was true on any of them before the last step. On a
+    def agreement(self, ask: Callable[[], bool]) -> Callable[[], bool]:
+        """A function that all ranks answer alike: whether ``ask`` was true on any of them before the last step. On a
         GPU it reads the answer of the step before, so that it does not wait for the running one."""
-        self._shared.stop = stop
-        return self._shared.stopping
+        self._shared.asks.append(ask)
+        return partial(self._shared.agreed, len(self._shared.asks) - 1)
+
+    def resumed(self, epoch: int, step: int) -> None:
+        """Continue before this step: rows that were changed since the last push are pushed with the next one."""
+        self.refreshed()
+        done = epoch * self.num_batches + step
+        for number in range(done - done % self.world.options.sync_every, done):
+            turns = self.schedule.turns(*divmod(number, self.num_batches))
+            self._changed = [_union(old, turn.parts) for old, turn in zip(self._changed, turns, strict=True)]
+
+    def publish(self) -> None:
+        """Overwrite the mirrors, and the numbers of other ranks, with those of their owners."""
+        self.exchange.publish(*self._run.named_tables().values())
+        self._shared.publish(self.world)
 
     def begin(self, epoch: int, step: int) -> None:
         """Called before the batch of a step is given out."""
@@ -239,12 +253,22 @@ class Shared:
             own = numbers[name]
             numbers[name] = torch.cat([own, own[:, :1].repeat_interleave(sum(others), 1)], 1)
         self._names = run.method.traits.shared_numbers
-        self.stop: Callable[[], bool] = lambda: False
-        self._votes = [torch.zeros(()), torch.zeros(())]
+        self._own = counts[rank]
+        self.asks: list[Callable[[], bool]] = []
+        self._votes: list[list[Tensor]] = [[], []]
 
-    def stopping(self) -> bool:
-        """Whether a rank wanted to stop."""
-        return bool(self._votes[0 if self._votes[1].is_cuda else 1] > 0)
+    def agreed(self, number: int) -> bool:
+        """Whether a rank answered a question with yes."""
+        before, last = self._votes
+        votes = before if last and last[0].is_cuda else last
+        return number < len(votes) and bool(votes[number] > 0)
+
+    def publish(self, world: World) -> None:
+        """Overwrite the columns of other ranks with those that they have."""
+        for name in self._names:
+            numbers = self._run.numbers[name]
+            for first, rows in zip(self._first, world.gather(numbers[:, : self._own].transpose(0, 1)), strict=True):
+                numbers[:, first : first + rows.shape[0]] = rows.transpose(0, 1)
 
     def reduce(
         self,
@@ -262,13 +286,13 @@ class Shared:
         buffers = [] if batch is None else [b.to(loss.dtype) * here for b in self._buffers]
         for block, column in zip(blocks, columns, strict=True):
             block[self._rank] = column * here
-        vote = torch.full_like(loss, float(self.stop()))
-        pieces = [*grads, loss, *blocks, *buffers, vote]
+        votes = [torch.full_like(loss, float(ask())) for ask in self.asks]
+        pieces = [*grads, loss, *blocks, *buffers, *votes]
         flat = total(torch.cat([piece.reshape(-1).to(loss.dtype) for piece in pieces]))
         sums = [
             part.view_as(piece) for part, piece in zip(flat.split([p.numel() for p in pieces]), pieces, strict=True)
         ]
-        self._votes = [self._votes[1], sums[-1]]
+        self._votes = [self._votes[1], sums[len(sums) - len(votes) :]]
         reduced, rest = sums[: len(grads)], sums[len(grads) + 1 :]
         for name, block in zip(self._names, rest[: len(blocks)], strict=False):
             for rank in active:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lmc.errors import ConfigError, DistributedError, check_fields
+from lmc.errors import ConfigError, DistributedError, LmcError, check_fields
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment that torchrun gives to every process."""
@@ -148,6 +148,28 @@ class World:
             found = [torch.zeros_like(padded) for _ in range(self.ranks)]
             dist.all_gather(found, padded)
         return [each[:count] for each, count in zip(found, counts, strict=True)]
+
+    def texts(self, text: str) -> list[str]:
+        """A text of every rank."""
+        content = torch.tensor([0, *text.encode()], dtype=torch.uint8, device=self.device)
+        return [bytes(each.tolist()[1:]).decode() for each in self.gather(content)]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """An error of one rank within is raised on every rank, so that none waits for one that has failed."""
+        error: LmcError | OSError | None = None
+        try:
+            yield
+        except DistributedError:  # the others cannot be reached
+            raise
+        except (LmcError, OSError) as caught:
+            error = caught
+        texts = self.texts("" if error is None else str(error))
+        if error is not None:
+            raise error
+        for rank, text in enumerate(texts):
+            if text:
+                raise DistributedError(f"rank {rank} failed: {text}")
 
     def exchange(
         self, rows: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
