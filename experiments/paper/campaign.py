@@ -1,6 +1,7 @@
 """``python -m experiments paper all``: a scaled version of every table and figure within a budget of time."""
 
 import datetime
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,16 +17,20 @@ from experiments.paper.page import Page, section_of
 from experiments.paper.training import Trained, Training, method_of, one_line, preset_of
 from lmc.cli.console import STOPPED, TextTable, console, device_name
 from lmc.cli.study import DataDir
-from lmc.errors import ConfigError, LmcError
+from lmc.errors import CheckpointError, ConfigError, LmcError
+from lmc.files import read_json
+from lmc.files import replace as replace_file
 from lmc.methods import ClusterMethod
 from lmc.train.run_folder import interval
 
 COSTS = {"gcn": 1.5, "gcnii": 2.0, "recgcn": 3.0}
 """About how long an epoch takes, relative to a GCN's: the time is divided in these proportions."""
+FACTS = "page.json"
+"""How and where the trainings of a folder ran."""
 PAGE_SECONDS = 20.0
 """The time that is kept for drawing the page, at most a tenth of the budget."""
 WARMUP = 3
-"""Epochs before the first group: the second visit of a batch records its step, the third replays it."""
+"""Epochs before the first group, in which kernels are compiled and steps recorded."""
 MINUTES_PER_SEED = 4
 MOST_SEEDS = 5
 
@@ -79,14 +84,16 @@ class All:
     def run(self) -> None:
         """Work until everything is done or the time is over, and write the page in any case."""
         campaign = Campaign(self.items(), self.seconds, time.monotonic())
-        out = console()
+        out, folder = console(), campaign.items[0].folder
         interrupted = False
         try:
             if not self.report_only:
+                campaign.save_facts(self, folder)
                 interrupted = campaign.work(lambda text: out.print(text, soft_wrap=True, markup=False))
         finally:
-            folder = campaign.items[0].folder
-            campaign.page(self).write(folder)
+            if not self.report_only:
+                campaign.save_facts(self, folder)
+            campaign.page(folder).write(folder)
             out.print(f"report.html, report.md in {folder}", soft_wrap=True)
         if interrupted:
             raise typer.Exit(STOPPED)
@@ -170,8 +177,8 @@ class Campaign:
                 except LmcError:
                     continue  # the trainings on it say why
 
-    def page(self, options: All) -> Page:
-        """The page of what there is."""
+    def save_facts(self, options: All, folder: Path) -> None:
+        """Write down how and where the trainings run, for a page that is written later or elsewhere."""
         first = self.items[0]
         command = f"`python -m experiments paper all --budget {options.budget} --scale {options.scale}`"
         facts = {
@@ -182,14 +189,21 @@ class Campaign:
             "time": f"{(time.monotonic() - self.started) / 60:.1f} minutes; trainings end early where their share of "
             "the time is over, the methods of one group after the same number of epochs",
         }  # fmt: skip
-        lines = first.lines()
-        sections = [section_of(item, lines, self.failures.get(item.name)) for item in self.items]
-        return Page(facts, self.graphs(), sections)
-
-    def graphs(self) -> TextTable | None:
-        """The graphs of this page."""
-        item = self.items[0]
         names = dict.fromkeys(cell.dataset for each in self.items for cell in each.cells())
-        rows = [[name, *item.graphs.source(name)] for name in names]
+        graphs = [[name, *first.graphs.source(name)] for name in names]
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / FACTS, json.dumps({"facts": facts, "graphs": graphs}, indent=1).encode())
+
+    def page(self, folder: Path) -> Page:
+        """The page of what there is."""
+        if not (folder / FACTS).exists():
+            raise CheckpointError(f"expected {FACTS} in {folder} (got none): run `paper all` with this --run-dir first")
+        saved, lines = read_json(folder / FACTS), self.items[0].lines()
+        sections = [section_of(item, lines, self.failures.get(item.name)) for item in self.items]
+        return Page(saved["facts"], self.graphs(saved["graphs"]), sections)
+
+    @staticmethod
+    def graphs(rows: list[list[str]]) -> TextTable | None:
+        """The graphs of this page."""
         caption = "A lookalike is a synthetic graph with the statistics of the real one; its accuracies are its own."
         return TextTable(["data set of the paper", "graph here", "kind"], rows, caption, named=3) if rows else None

@@ -665,8 +665,8 @@ MUTANTS = (
     Mutant(
         "added-gradients-without-b-over-c",
         "engine/run.py",
-        "p.grad.add_(g, alpha=batch.weight)",
         "p.grad.add_(g)",
+        "p.grad.add_(g, alpha=1 / batch.weight)",
         "gradients that are added to others have the factor b / c too",
         ("identities/test_exactness.py", "engine/test_steps.py"),
     ),
@@ -827,8 +827,8 @@ MUTANTS = (
     Mutant(
         "layer-norm-of-all-rows",
         "models/activation.py",
-        "F.layer_norm(x, x.shape[1:])",
-        "F.layer_norm(x, x.shape)",
+        "F.layer_norm(x, x.shape[1:], eps=EPS)",
+        "F.layer_norm(x, x.shape, eps=EPS)",
         "layer norm is computed row by row",
         LMC,
     ),
