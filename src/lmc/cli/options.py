@@ -90,7 +90,8 @@ class Training(Source):
     partition: Annotated[
         str | None,
         _method(
-            "How: metis, metis-work (equal work), kaminpar (needs that package), label-propagation, stream or random.",
+            "How: metis, metis-work (equal work), kaminpar or kaminpar-fast (need that package), label-propagation, "
+            "stream or random.",
             show_default="metis",
         ),
     ] = None

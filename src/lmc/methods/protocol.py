@@ -434,7 +434,8 @@ class ClusterMethod(Method):
         num_parts: b; by default about one part per 2,000 nodes, at least 10.
         clusters_per_batch: c, drawn without replacement; by default an eighth of the parts, at least 2.
         redraw: draw new batches every epoch instead of fixing the subgraphs once.
-        partition: "metis", "metis-work", "kaminpar" (needs that package), "label-propagation", "stream" or "random".
+        partition: "metis", "metis-work", "kaminpar" or "kaminpar-fast" (need the package kaminpar),
+            "label-propagation", "stream" or "random".
     """
 
     num_parts: int | None = None

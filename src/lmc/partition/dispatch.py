@@ -19,13 +19,21 @@ from torch import Tensor
 from lmc.errors import ConfigError, GraphError, typed
 from lmc.files import replacing, user_cache
 from lmc.graph import Graph, with_transpose
-from lmc.partition.partitioners import kaminpar_parts, metis_parts, propagated_parts, random_parts, work_parts
+from lmc.partition.partitioners import (
+    fast_kaminpar_parts,
+    kaminpar_parts,
+    metis_parts,
+    propagated_parts,
+    random_parts,
+    work_parts,
+)
 from lmc.partition.stream import streamed_parts
 
 METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
     "metis": metis_parts,
     "metis-work": work_parts,
     "kaminpar": kaminpar_parts,
+    "kaminpar-fast": fast_kaminpar_parts,
     "random": random_parts,
     "label-propagation": propagated_parts,
     "stream": streamed_parts,
@@ -38,10 +46,11 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
 
     Args:
         method: ``"metis"``, ``"metis-work"`` (equal sums of rows and entries instead of equal rows), ``"kaminpar"``
-            (faster, and fewer edges cut; needs the package kaminpar), ``"label-propagation"`` (for graphs too large for
-            both), ``"stream"`` (for graphs larger than memory: label propagation over chunks of edges, then METIS on
-            one piece at a time) or ``"random"``.
-        seed: the same seed gives the same parts.
+            (faster, and fewer edges cut; needs the package kaminpar), ``"kaminpar-fast"`` (its fast settings on all
+            threads), ``"label-propagation"`` (for graphs too large for both), ``"stream"`` (for graphs larger than
+            memory: label propagation over chunks of edges, then METIS on one piece at a time) or ``"random"``.
+        seed: the same seed gives the same parts; those of ``"kaminpar-fast"`` differ from call to call on several
+            threads, unless they are stored.
         cache: store the result in the user's cache folder and read it the next time (not for random parts, which
             are drawn faster than read).
     """

@@ -74,10 +74,14 @@ def work_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     return metis_parts(graph, num_parts, seed, (16 * weight).round().long().tolist())
 
 
-def kaminpar_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+def kaminpar_parts(graph: Graph, num_parts: int, seed: int = 0, fast: bool = False) -> Tensor:
     """Parts of nearly equal size with fewer edges cut than by METIS; the same seed gives the same parts.
 
     It runs on one thread: with more of them, KaMinPar's parts differ from call to call.
+
+    Args:
+        fast: use KaMinPar's fast settings and all threads of torch. The same seed gives the same parts on one thread
+            alone.
     """
     try:
         import kaminpar
@@ -91,10 +95,16 @@ def kaminpar_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
         with path.open("wb") as file:
             _write_parhip(adj, file)
         stored = kaminpar.load_graph(str(path), kaminpar.GraphFileFormat.PARHIP)
-    context = kaminpar.largek_context() if num_parts > LARGE_K else kaminpar.default_context()
+    settings = "fast" if fast else "largek" if num_parts > LARGE_K else "default"
     kaminpar.reseed(seed % 2**31)
-    parts = kaminpar.KaMinPar(1, context).compute_partition(stored, k=num_parts, eps=IMBALANCE)
+    solver = kaminpar.KaMinPar(torch.get_num_threads() if fast else 1, kaminpar.context_by_name(settings))
+    parts = solver.compute_partition(stored, k=num_parts, eps=IMBALANCE)
     return fill_empty(torch.as_tensor(parts, dtype=torch.int64), num_parts)
+
+
+def fast_kaminpar_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
+    """Parts of KaMinPar with its fast settings, on all threads of torch."""
+    return kaminpar_parts(graph, num_parts, seed, fast=True)
 
 
 def _write_parhip(adj: CSR, file: BinaryIO) -> None:
