@@ -48,34 +48,19 @@ def bind(
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
     options = Distributed() if distributed is True else distributed or None
-    if isinstance(graph, str | Path):
-        graph = own_shard(graph, options, placement.training_device)
-    given, graph = graph, graph.graph if isinstance(graph, Shard) else graph
+    given = own_shard(graph, options, placement.training_device) if isinstance(graph, str | Path) else graph
     if options is None and isinstance(given, Shard):
         raise ConfigError("expected distributed=True for a shard (got False): it holds a part of a graph; pass True")
     check_fit(given, model)
-    whole = graph if inductive is None else replace(graph, inductive=inductive)
+    whole = _whole(given.graph if isinstance(given, Shard) else given, inductive, options)
     graph = whole.training_graph
-    if graph is not whole and graph.without_features:
-        raise ConfigError(
-            f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
-            "node says nothing about an unseen one; train with inductive=False"
-        )
-    if options is not None and whole.inductive:  # also where this rank has training nodes alone
-        raise ConfigError("expected inductive=False for a distributed run (got True): train it in one process")
     schedule = method if isinstance(method, DropEdge) else None
     method = method if schedule is None else schedule.inner
     kind = kind_of(model)
     _check_method(schedule or method, method, kind, model, placement)
     model.check_on(graph)
     row_dtype(placement, model)  # what it refuses is refused before the graph is divided
-    read_by_messages = "edge_attr" if graph.edge_attr is not None else None if model.linear else "edge_weight"
-    if read_by_messages and getattr(graph, read_by_messages) is not None and not method.traits.edge_features:
-        raise ConfigError(
-            f"expected a graph without {read_by_messages} for {method.traits.title} and {type(model).__name__} (got "
-            "one with it): sampled entries of P are scaled, and hold no features of edges; use LMC4Conv, GAS, "
-            "ClusterGCN, BackwardSGD or FullBatch"
-        )
+    _check_messages(graph, model, method)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError("expected a parameter that is trained (got none): unfreeze some by requires_grad_(True)")
     loss = checked_loss(loss, graph, placement.training_device, next(model.parameters()).dtype)
@@ -104,6 +89,41 @@ def bind(
         loss=loss,
         exchange=exchange,
     )
+    _check_problem(problem, method, schedule)
+    _prepare(model, problem)
+    release_freed()
+    run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole, turns)
+    warm_up(run)
+    run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
+    return run
+
+
+def _whole(graph: Graph, inductive: bool | None, options: Distributed | None) -> Graph:
+    """The graph with the protocol that is asked for; refuses those that cannot be inductive."""
+    whole = graph if inductive is None else replace(graph, inductive=inductive)
+    if whole.training_graph is not whole and whole.without_features:
+        raise ConfigError(
+            f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
+            "node says nothing about an unseen one; train with inductive=False"
+        )
+    if options is not None and whole.inductive:  # also where this rank has training nodes alone
+        raise ConfigError("expected inductive=False for a distributed run (got True): train it in one process")
+    return whole
+
+
+def _check_messages(graph: Graph, model: Model, method: Method) -> None:
+    """Refuse messages that read what an edge was given with, for methods that do not keep it."""
+    name = "edge_attr" if graph.edge_attr is not None else None if model.linear else "edge_weight"
+    if name and getattr(graph, name) is not None and not method.traits.edge_features:
+        raise ConfigError(
+            f"expected a graph without {name} for {method.traits.title} and {type(model).__name__} (got "
+            "one with it): sampled entries of P are scaled, and hold no features of edges; use LMC4Conv, GAS, "
+            "ClusterGCN, BackwardSGD or FullBatch"
+        )
+
+
+def _check_problem(problem: Problem, method: Method, schedule: DropEdge | None) -> None:
+    """Refuse a method that cannot use the matrices, or the features, as they are."""
     if len(problem.matrices) > 1 and not method.traits.several_matrices:
         raise ConfigError(
             f"expected a model with one aggregation matrix for all layers (got {len(problem.matrices)} of them): "
@@ -113,17 +133,17 @@ def bind(
         raise ConfigError(
             f'expected features="device" for DropEdge (got {problem.features!r}): every epoch sums them anew'
         )
+
+
+def _prepare(model: Model, problem: Problem) -> None:
+    """Give the model what it needs to know of P, and all ranks the same parameters."""
+    exchange = problem.exchange
     if exchange is None or not model.recurrent:
         model.prepare(problem.P)
     else:
         bound_over_ranks(model, problem.P, exchange)
     if exchange is not None:
         exchange.world.broadcast([*model.parameters(), *model.buffers()])
-    release_freed()
-    run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole, turns)
-    warm_up(run)
-    run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
-    return run
 
 
 def _of_seen(parts: Tensor, whole: Graph, seen: Graph) -> Tensor:

@@ -179,12 +179,12 @@ def apart(batches: Batches) -> Batches:
 def parts_of(batch: Batch) -> list[Part]:
     """The matrices of a batch, each once, and their columns by core and halo where its method reads them so."""
     c, found = batch.num_core, dict[CSR, Part]()
-    for op in batch.operators:
-        # the gradient of weights that are applied before the product reads the transpose of the forward matrix
-        for matrix in (op.forward, op.backward, op.forward.t()) if isinstance(op, Aggregation) else ():
-            rows, columns = ("core" if size == c else "ext" for size in matrix.shape)
-            found.setdefault(matrix, Part(matrix, rows, columns))
-            if ("columns", c) in matrix._cache:
-                for part, of in zip(matrix.columns(c), ("core", "halo"), strict=True):
-                    found.setdefault(part, Part(part, rows, of))
+    sums = [op for op in batch.operators if isinstance(op, Aggregation)]
+    # the gradient of weights that are applied before the product reads the transpose of the forward matrix
+    for matrix in (each for op in sums for each in (op.forward, op.backward, op.forward.t())):
+        rows, columns = ("core" if size == c else "ext" for size in matrix.shape)
+        found[matrix] = Part(matrix, rows, columns)
+        if ("columns", c) in matrix._cache:
+            core, halo = matrix.columns(c)
+            found |= {core: Part(core, rows, "core"), halo: Part(halo, rows, "halo")}
     return list(found.values())
