@@ -29,7 +29,7 @@ def bare(graph: Graph) -> Graph:
 
 
 def native(name: str) -> Model:
-    options: dict[str, Any] = {"tol": 1e-10} if name == "recgcn" else {"num_layers": 3}
+    options: dict[str, Any] = {"tol": 1e-10} if MODELS[name].recurrent else {"num_layers": 3}
     model = scrambled(MODELS[name](6, 8, 4, dropout=0.5, **options))
     model.project()
     return model
