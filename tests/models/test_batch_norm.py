@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lmc
 from helpers import chance, parts_of, random_graph
-from lmc.methods import FullBatch, LMC4Conv
+from lmc.errors import ConfigError
+from lmc.methods import CMC, IMC, BackwardSGD, FullBatch, LMC4Conv, Method
 from lmc.models import GCN, Pass
 from lmc.models.activation import D_MAX, R_MAX, BatchNorm, BatchNormWithHalo
 from lmc.pyg.core_rows_mode import CoreRowsMode
@@ -238,3 +240,10 @@ def test_a_halo_norm_of_its_own_is_trained_by_halo_rows_and_read_by_nothing_else
         for name, p in models["batch-halo"].named_parameters():
             p.add_(1.0 if name in own else 0.0)
     assert torch.equal(lmc.predict(models["batch-halo"], g), before)
+
+
+@pytest.mark.parametrize("method", [CMC(), IMC(), BackwardSGD()], ids=lambda method: method.traits.name)
+def test_a_halo_norm_of_its_own_is_refused_where_halo_rows_are_not_normalised_by_themselves(method: Method) -> None:
+    g = random_graph()
+    with pytest.raises(ConfigError, match=r'expected norm="batch" for .* \(got "batch-halo"\)'):
+        method.bind(g, GCN(g.num_features, 4, g.num_classes, norm="batch-halo"))

@@ -37,6 +37,6 @@ def test_a_fixed_point_beats_two_layers(method: Method) -> None:
 @pytest.mark.slow
 def test_a_fixed_point_beats_two_layers_on_the_lookalike() -> None:
     g = lmc.load("amazon-like@0.05")
-    recurrent = RecGCN(g.num_features, 64, g.num_classes, start="identity")
+    recurrent = lmc.presets.get("lmc4rec/recgcn/amazon").model(g)
     convolutional = GCN(g.num_features, 64, g.num_classes, num_layers=2)
     assert score(g, recurrent, FullBatch(), 40) > score(g, convolutional, FullBatch(), 200) + 0.15

@@ -23,6 +23,7 @@ from lmc.heap import release_freed
 from lmc.losses import Loss, checked_loss
 from lmc.methods import ClusterMethod, DropEdge, Method
 from lmc.models import Embedding, Model
+from lmc.models.activation import BatchNormWithHalo
 from lmc.partition import check_parts
 from lmc.stores import Placement, placement_on
 
@@ -166,6 +167,11 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
         raise ConfigError(
             f'expected precision="float32" for {title} (got "bfloat16"): it weighs sampled entries of P by sums of '
             "them; use a method of clusters, such as CMC"
+        )
+    if method.traits.batch_norm != "core" and any(isinstance(m, BatchNormWithHalo) for m in model.modules()):
+        raise ConfigError(
+            f'expected norm="batch" for {title} (got "batch-halo"): it does not normalise halo rows by themselves; '
+            "LMC4Conv does"
         )
     method.check(model)
     if placement.structure != "device" and not (isinstance(outer, ClusterMethod) and kind.reads_batches_only):
