@@ -155,11 +155,7 @@ class Literal(GraphStudy[LiteralCell, LiteralRecord]):
             if (epoch + 1) % self.every == 0:
                 before = _exact(run)
             if epoch % self.every == 0:
-                now, exact = _exact(run), EstimateProbe(run)
-                moves = [relative_error(old, new) for old, new in zip(before, now, strict=True)]
-                batches = list(run.source.epoch(0, 0))[:2]
-                found = [(e.H, e.V, probe(batch).mean) for batch in batches for e in (exact(batch),)]
-                seen[str(epoch)] = [*moves, *(fmean(each[k] for each in found) for k in range(3)), _left(run, now[1])]
+                seen[str(epoch)] = _seen(run, probe, before)
         free(self.on)
         worst = max(losses[min(4, len(losses) - 1) :])
         return [LiteralRecord(**asdict(cell), loss=losses[-1], worst=worst, seen=seen)]
@@ -176,6 +172,15 @@ def _line(r: LiteralRecord) -> list[str]:
     name = f"{r.partition}, {r.optimizer}, {r.update}" + ("" if r.tol == 1e-4 else f", tol {r.tol:g}")
     means = [number(fmean(each), 3) for each in zip(*r.seen.values(), strict=True)]
     return [name, number(r.loss, 4), number(r.worst, 2), *means]
+
+
+def _seen(run: Run, probe: GradientProbe, before: tuple[Tensor, Tensor]) -> list[float]:
+    """One row of ``LiteralRecord.seen``; ``before`` are the exact Z and dL/dZ one epoch ago."""
+    now, exact = _exact(run), EstimateProbe(run)
+    moves = [relative_error(old, new) for old, new in zip(before, now, strict=True)]
+    batches = list(run.source.epoch(0, 0))[:2]
+    found = [(e.H, e.V, probe(batch).mean) for batch in batches for e in (exact(batch),)]
+    return [*moves, *(fmean(each[k] for each in found) for k in range(3)), _left(run, now[1])]
 
 
 def _exact(run: Run) -> tuple[Tensor, Tensor]:

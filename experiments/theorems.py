@@ -15,6 +15,7 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.study import Seeds
@@ -24,11 +25,12 @@ from lmc.cli.lists import at_least_one, methods_in, parse_numbers
 from lmc.cli.study import GraphStudy, Hidden, Layers
 from lmc.diagnostics import bias_variance
 from lmc.engine import Run
+from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import FullBatch
 from lmc.models import APPNP, GCN, Model, RecGCN
 from lmc.report.looks import legend_below, new_figure, plain
-from lmc.report.names import looks_of
+from lmc.report.names import Look, looks_of
 
 BIAS = (
     "relative bias |E g - g*| / |g*| over all batches, after {sweeps} epochs of SGD from exact histories; slope: of "
@@ -77,7 +79,7 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
     dataset: Annotated[str, typer.Argument(help="Name of a graph, or path to one.")] = "tiny-like"
     scale: Annotated[float | None, typer.Option(help="Size of a lookalike, as a share of the original.")] = 0.1
     config: Annotated[str, typer.Option(help="parts/clusters.")] = "5/1"
-    models: Annotated[str, typer.Option(help="gcn, recgcn: bias; appnp: gradient norm; comma-separated.")] = (
+    models: Annotated[str, typer.Option(help="gcn, recgcn: bias; recgcn, appnp: gradient norm; comma-separated.")] = (
         "gcn,recgcn,appnp"
     )
     lrs: Annotated[str, typer.Option(help="Learning rates of SGD for the bias, comma-separated.")] = (
@@ -97,18 +99,22 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
     def cells(self) -> list[TheoremCell]:
         for flag in ("sweeps", "epochs", "warmup", "seeds"):
             at_least_one(f"--{flag}", getattr(self, flag))
+        if not set(self.models.split(",")) <= set(METHODS):
+            raise ConfigError(f"expected --models among {', '.join(METHODS)} (got {self.models!r}): name some of these")
+        models = self.models.split(",")
+        return [cell for seed in range(self.seeds) for model in models for cell in self._cells_of(model, seed)]
+
+    def _cells_of(self, model: str, seed: int) -> list[TheoremCell]:
+        """The trainings of one model with one seed."""
         rates, alphas = parse_numbers(self.lrs, "--lrs"), parse_numbers(self.alphas, "--alphas")
-        found = []
-        for seed in range(self.seeds):
-            for model in self.models.split(","):
-                methods = methods_in(self.config, METHODS[model])
-                if model == "appnp":
-                    found += [TheoremCell("norm", model, m, self.start, seed) for m in methods]
-                else:
-                    found += [TheoremCell("rate", model, m, lr, seed) for m in methods for lr in rates]
-                if model == "gcn":
-                    specs = [f"lmc:alpha={alpha:g}:score=1" for alpha in alphas]
-                    found += [TheoremCell("beta", model, m, min(rates), seed) for m in specs]
+        methods, found = methods_in(self.config, METHODS[model]), []
+        if model != "appnp":
+            found += [TheoremCell("rate", model, m, lr, seed) for m in methods for lr in rates]
+        if model != "gcn":
+            found += [TheoremCell("norm", model, m, self.start, seed) for m in methods]
+        else:
+            specs = [f"lmc:alpha={alpha:g}:score=1" for alpha in alphas]
+            found += [TheoremCell("beta", model, m, min(rates), seed) for m in specs]
         return found
 
     def facts(self) -> list[tuple[str, str]]:
@@ -128,8 +134,8 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
     def _parts(self) -> Partitions:
         return {}
 
-    def _model(self, name: str, seed: int) -> Model:
-        """The model after the exact gradient steps that precede measurements of the bias."""
+    def _model(self, name: str, seed: int, warmup: int) -> Model:
+        """The model after ``warmup`` exact gradient steps."""
         d, c = self.graph.num_features, self.graph.num_classes
         if name == "appnp":
             predictor = APPNP(d, self.hidden, c, num_layers=self.layers, seed=seed).double()
@@ -140,13 +146,13 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
         model: Model = (GCN if name == "gcn" else RecGCN)(d, self.hidden, c, seed=seed, **shape)
         run = FullBatch().bind(self.noisy, model.double(), device=self.on)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        for _ in range(self.warmup):
+        for _ in range(warmup):
             run.step(next(run.batches()), optimizer)
         return model
 
     def measure(self, cell: TheoremCell) -> list[TheoremRecord]:
         ((_, method),) = methods_in(self.config, cell.method).items()
-        model = self._model(cell.model, cell.seed)
+        model = self._model(cell.model, cell.seed, 0 if cell.question == "norm" else self.warmup)
         parts = shared_parts(method, self.noisy, 0, self._parts)
         run = method.bind(self.noisy, model, parts, device=self.on, seed=cell.seed)
         run.refresh()
@@ -169,12 +175,11 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
 
     def tables(self, records: Sequence[TheoremRecord]) -> list[TextTable]:
         found = []
-        for model in dict.fromkeys(r.model for r in records):
-            of_model = [r for r in records if r.model == model]
-            found.append(self._rates(model, [r for r in of_model if r.question == "rate"]))
-            found.append(self._betas([r for r in of_model if r.question == "beta"]))
-            found.append(self._quarters(model, [r for r in of_model if r.question == "norm"]))
-        return [table for table in found if table.rows]
+        for model, question in _panels(records):
+            chosen = [r for r in records if (r.model, r.question) == (model, question)]
+            table = {"rate": self._rates, "beta": self._betas, "norm": self._quarters}[question]
+            found.append(table(model, chosen))
+        return found
 
     def _rates(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
         rates = sorted({r.lr for r in records}, reverse=True)
@@ -186,40 +191,52 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
         headers = [f"{model}, bias at lr", *(f"{lr:g}" for lr in rates), "slope", "variance"]
         return TextTable(headers, rows, BIAS.format(sweeps=self.sweeps, axis="learning rate"))
 
-    def _betas(self, records: Sequence[TheoremRecord]) -> TextTable:
+    def _betas(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
         points = [(beta_of(m), fmean(r.bias for r in records if r.method == m))
                   for m in dict.fromkeys(r.method for r in records)]  # fmt: skip
-        row = ["lmc", *(f"{bias:.1e}" for _, bias in points), f"{slope(points):.2f}"] if points else None
-        headers = ["gcn, bias at beta", *(f"{beta:g}" for beta, _ in points), "slope"]
-        return TextTable(headers, [row] if row else [], BIAS.format(sweeps=self.sweeps, axis="beta"))
+        row = ["lmc", *(f"{bias:.1e}" for _, bias in points), f"{slope(points):.2f}"]
+        headers = [f"{model}, bias at beta", *(f"{beta:g}" for beta, _ in points), "slope"]
+        return TextTable(headers, [row], BIAS.format(sweeps=self.sweeps, axis="beta"))
 
     def _quarters(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
-        rows, epochs = [], list(next((r.norms for r in records), {}))
-        for method in dict.fromkeys(r.method for r in records):
-            curve = _curve(records, method)
-            rows.append([method, *(f"{curve[epoch]:.1e}" for epoch in epochs if int(epoch) % (self.epochs // 4) == 0)])
-        quarters = [epoch for epoch in epochs if int(epoch) % (self.epochs // 4) == 0]
+        quarters = [epoch for epoch in records[0].norms if int(epoch) % max(1, self.epochs // 4) == 0]
+        curves = {method: _curve(records, method) for method in dict.fromkeys(r.method for r in records)}
+        rows = [[method, *(f"{curve[epoch]:.1e}" for epoch in quarters)] for method, curve in curves.items()]
         return TextTable([f"{model}, norm after", *quarters], rows, NORM.format(epochs=self.epochs, lr=self.start))
 
     def figure(self, records: Sequence[TheoremRecord]) -> Figure:
-        models = list(dict.fromkeys(r.model for r in records))
+        panels = [panel for panel in _panels(records) if panel[1] != "beta"]
         looks = looks_of(list(dict.fromkeys(r.method for r in records if r.question != "beta")))
-        figure = new_figure(4.5 * len(models), 4.5, "Bias of the gradient, and gradient norms under SGD")
-        for model, axes in zip(models, figure.subplots(1, len(models), squeeze=False)[0], strict=True):
-            chosen = [r for r in records if r.model == model and r.question != "beta"]
-            for method in dict.fromkeys(r.method for r in chosen):
-                lrs, curve = sorted({r.lr for r in chosen if r.method == method}), _curve(chosen, method)
-                points = curve or {str(lr): _mean(chosen, method, lr) for lr in lrs}
-                axes.semilogy([float(x) for x in points], list(points.values()), color=looks[method].colour,
-                              linestyle=looks[method].dashes, marker="" if curve else "o", markersize=3)  # fmt: skip
-            if model == "appnp":
-                axes.set(xlabel="epoch", ylabel="gradient norm over the first")
-            else:
-                axes.set(xlabel="learning rate", ylabel="relative bias", xscale="log", ylim=(1e-5, 2))
-            axes.set_title(model, fontsize=11)
-            plain(axes, "both")
+        figure = new_figure(4.5 * len(panels), 4.5, "Bias of the gradient, and gradient norms under SGD")
+        for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+            _draw(axes, *panel, [r for r in records if (r.model, r.question) == panel], looks)
         legend_below(figure, looks, columns=3)
         return figure
+
+
+def _draw(axes: Axes, model: str, question: str, records: Sequence[TheoremRecord], looks: Mapping[str, Look]) -> None:
+    """One panel of the figure: the bias by learning rate, or the gradient norm by epoch."""
+    for method in dict.fromkeys(r.method for r in records):
+        points = _biases(records, method) if question == "rate" else _curve(records, method)
+        look, marker = looks[method], "o" if question == "rate" else ""
+        axes.semilogy([float(x) for x in points], list(points.values()), color=look.colour, linestyle=look.dashes,
+                      marker=marker, markersize=3)  # fmt: skip
+    if question == "norm":
+        axes.set(xlabel="epoch", ylabel="gradient norm over the first")
+    else:
+        axes.set(xlabel="learning rate", ylabel="relative bias", xscale="log", ylim=(1e-5, 2))
+    axes.set_title(model, fontsize=11)
+    plain(axes, "both")
+
+
+def _panels(records: Sequence[TheoremRecord]) -> list[tuple[str, str]]:
+    """The models and questions that were measured."""
+    return list(dict.fromkeys((r.model, r.question) for r in records))
+
+
+def _biases(records: Sequence[TheoremRecord], method: str) -> dict[str, float]:
+    """Means over seeds of the bias by learning rate."""
+    return {str(lr): _mean(records, method, lr) for lr in sorted({r.lr for r in records})}
 
 
 def _mean(records: Sequence[TheoremRecord], method: str, lr: float) -> float:
