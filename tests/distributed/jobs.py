@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -225,3 +227,21 @@ def resumable(case: Case, settings: dict[str, Any], folder: str | None, stop_aft
         "cores": cores,
         "steps": run.num_batches,
     }
+
+
+class KillAt(lmc.train.Callback):
+    """Kills this process after a number of steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step(self, training: Any) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(case: Case, options: dict[str, Any], folder: str, rank: int, steps: int) -> Any:
+    """Train, and kill one rank after some steps."""
+    callbacks = [KillAt(steps)] if torch.distributed.get_rank() == rank else []
+    return fit(case, {**options, "callbacks": callbacks}, folder)

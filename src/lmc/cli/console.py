@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -62,8 +61,10 @@ def reported_errors() -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        again = ["lmc", *(word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")), "--resume"]
-        _say(f"[yellow]{escape(str(error))}[/yellow]", f"continue with: [bold]{escape(shlex.join(again))}[/bold]")
+        words = [*(word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")), "--resume"]
+        program = ["torchrun", "...", "-m", "lmc"] if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ["lmc"]
+        again = shlex.join([*program, *words])
+        _say(f"[yellow]{escape(str(error))}[/yellow]", f"continue with: [bold]{escape(again)}[/bold]")
         raise typer.Exit(128 + error.signal) from error
     except KeyboardInterrupt as error:
         _say("[yellow]stopped at once; what was saved before is kept[/yellow]")
@@ -112,12 +113,12 @@ def reports() -> bool:
     rank = int(os.environ.get("RANK", 0))
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return True
-    from torch.distributed import TCPStore
+    from lmc.engine.distributed import launcher
 
-    attempt, port = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), int(os.environ.get("MASTER_PORT", 0))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key, deadline = f"lmc/error/{attempt}", time.monotonic() + (FIRST_REPORTS if rank else 0)
     try:
-        store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, timeout=timedelta(seconds=FIRST_REPORTS))
+        store = launcher(FIRST_REPORTS)
         while not store.check([key]) and time.monotonic() < deadline:
             time.sleep(0.02)
         return store.add(key, 1) == 1

@@ -230,6 +230,9 @@ class Train(Training):
     wire: Annotated[
         str | None, _ranks("Rows are sent as they are kept (exact, the default), or as bfloat16 in half the bytes.")
     ] = None
+    timeout: Annotated[
+        float | None, _ranks("Seconds after which a rank that waits for another one ends. Default: 120.")
+    ] = None
     memory: Annotated[
         str | None,
         _place("Memory of the device to stay within, e.g. 4GB; on a GPU CUDA's own, about 0.5 GB, is not counted."),
@@ -242,7 +245,7 @@ class Train(Training):
         """How ranks exchange rows, where torchrun has started this process."""
         from lmc.engine.distributed import Distributed, launched
 
-        given: dict[str, Any] = {name: getattr(self, name) for name in ("sync", "sync_every", "wire")}
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("sync", "sync_every", "wire", "timeout")}
         given = {name: value for name, value in given.items() if value is not None}
         if given and not launched():
             name = next(iter(given)).replace("_", "-")

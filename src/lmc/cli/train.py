@@ -23,7 +23,7 @@ from lmc.data import is_sharded
 from lmc.diagnostics.choice import certainly_fits, recommended
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.engine import Distributed, Run
-from lmc.engine.distributed import own_shard
+from lmc.engine.distributed import begun_folder, own_shard
 from lmc.errors import ConfigError
 from lmc.grammar import split_spec
 from lmc.graph import Graph, Shard
@@ -78,17 +78,17 @@ def train_command(options: Train) -> None:
         run = method.bind(given, model, parts, placement, loss=loss, seed=options.seed, distributed=distributed)
         run.setup_seconds |= spent
         del graph, given  # the run has a copy in another order, which may be kept on another tier
-        run_dir = run_folder(options, name) if run.speaks else Path("runs")  # other ranks write nothing
+        run_dir, resume = ranks_folder(run, options, name)
         callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard and run.speaks else []
         lines = dict(run_facts(run))
         lines["method"] += reason
         out.print(facts([*lines.items(), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
-        if options.resume and not holds_run(run_dir):
+        if resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with stop_on_interrupt() as stop:
-            if options.overwrite and run.speaks:
+            if options.overwrite and not resume and run.speaks:
                 clear_folder(run_dir)
-            training = Training(run, settings, run_dir, options.resume, stop, callbacks)
+            training = Training(run, settings, run_dir, resume, stop, callbacks)
             bar = epoch_bar(settings.epochs, out, training.config["metrics"][0])
             with bar as show, closing(training.epochs()) as records:
                 known: About | None = None
@@ -128,6 +128,18 @@ def check_folder(options: Train | Compare) -> None:
     for a, b in (("resume", "overwrite"), ("run_dir", "name")):
         if getattr(options, a) and getattr(options, b):
             raise ConfigError(f"expected --{a.replace('_', '-')} or --{b} (got both): drop one")
+
+
+def ranks_folder(run: Run, options: Train, name: str) -> tuple[Path, bool]:
+    """The folder of a run, which rank 0 chooses, and whether a run in it is continued: where ``--resume`` says so, or
+    where torchrun has started the ranks again after a failure."""
+    if run.sync is None:
+        return run_folder(options, name), options.resume
+    world, chosen, again = run.sync.world, "", begun_folder() if run.speaks else None
+    with world.together():
+        if run.speaks:
+            chosen = again or str(run_folder(options, name).absolute())
+    return Path(world.texts(chosen)[0]), options.resume or world.any(again is not None)
 
 
 def run_folder(options: Train | Compare, name: str) -> Path:
@@ -237,7 +249,8 @@ def _summary(record: RunRecord) -> Table:
         seconds(record.seconds),
     )
     best = "best.safetensors, " if record.config["restore_best"] and record.best_val is not None else ""
-    table.caption = f"in {record.run_dir}: epochs.jsonl, config.json, {best}checkpoint.safetensors"
+    checkpoint = "checkpoint.json and its files" if "ranks" in record.config else "checkpoint.safetensors"
+    table.caption = f"in {record.run_dir}: epochs.jsonl, config.json, {best}{checkpoint}"
     failed = sum(int(e.solver["unconverged"]) for e in record.epochs if e.solver)
     if failed:
         table.caption += (

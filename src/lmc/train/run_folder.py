@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Run
+from lmc.engine.distributed import begin_folder, begun_folder
 from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
@@ -246,7 +247,10 @@ def open_folder(
         with checkpoint.together(run):
             if run.speaks:
                 held.enter_context(locked(path))
-                _check_folder(path, resume, json.loads(text))
+                again = run.sync is not None and begun_folder() == str(path.absolute())
+                _check_folder(path, resume or again, json.loads(text))
+                if run.sync is not None:
+                    begin_folder(path)
         yield RunFolder(path, run, optimizer, text, checkpoint_every)
 
 

@@ -9,4 +9,4 @@ layer       the exchange at every layer
 """
 
 from lmc.engine.distributed.shards import own_shard
-from lmc.engine.distributed.world import Distributed, World, launched, rank_here
+from lmc.engine.distributed.world import Distributed, World, begin_folder, begun_folder, launched, launcher, rank_here

@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from lmc.errors import ConfigError, DistributedError, LmcError, check_fields
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """The environment that torchrun gives to every process."""
+_FOLDER = "lmc/run-folder"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,30 @@ def launched() -> bool:
 def rank_here() -> int:
     """The rank of this process; 0 where it was started alone."""
     return int(os.environ["RANK"]) if launched() else 0
+
+
+def launcher(wait: float = 3.0) -> dist.TCPStore:
+    """The store of the launcher, which outlives the ranks; it is on the machine of rank 0."""
+    port = int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, timeout=timedelta(seconds=wait))
+
+
+def begin_folder(path: Path) -> None:
+    """Tell later starts of torchrun (``--max-restarts``) that this folder is the one of the run."""
+    with suppress(RuntimeError):  # a launcher without a store does not start ranks again
+        if "TORCHELASTIC_RESTART_COUNT" in os.environ:
+            launcher().set(_FOLDER, str(path.absolute()))
+
+
+def begun_folder() -> str | None:
+    """The folder that the ranks were using when they failed; None where torchrun starts them for the first time."""
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) == 0:
+        return None
+    try:
+        store = launcher()
+        return store.get(_FOLDER).decode() if store.check([_FOLDER]) else None
+    except RuntimeError:
+        return None
 
 
 def local_device(device: torch.device) -> torch.device:

@@ -1,0 +1,41 @@
+"""A rank that is killed, restarts by torchrun, and ranks that wait for too long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jobs
+import pytest
+import torch
+from jobs import Case
+from rank_pool import Ranks
+
+from lmc.errors import DistributedError
+from lmc.methods import LMC4Conv
+
+CASE = Case(LMC4Conv(clusters_per_batch=1))
+OPTIONS: dict[str, Any] = {"epochs": 3, "lr": 0.05, "checkpoint_every": "3steps"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_others_and_loses_the_steps_since_the_checkpoint(
+    rank: int, two: Ranks, tmp_path: Path
+) -> None:
+    whole = two(jobs.fit, CASE, OPTIONS, None)
+    (tmp_path / "ranks").mkdir()
+    doomed = Ranks(2, tmp_path / "ranks")
+    try:
+        with pytest.raises((DistributedError, EOFError, ConnectionResetError)) as found:
+            doomed(jobs.killed, CASE, OPTIONS, str(tmp_path / "run"), rank, 8)
+    finally:
+        doomed.close()
+    if isinstance(found.value, DistributedError):
+        assert f"at rank {1 - rank} in epoch 2, step 4" in str(found.value) or "in epoch 3, step 1" in str(found.value)
+    manifest = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
+    assert (manifest["epoch"], manifest["step"]) == (1, 2)
+    rest = two(jobs.fit, CASE, {**OPTIONS, "resume": True}, str(tmp_path / "run"))
+    for (records, parameters, _), (others, same, _) in zip(whole, rest, strict=True):
+        assert records == others
+        assert all(torch.equal(parameters[name], value) for name, value in same.items())
