@@ -6,6 +6,7 @@ from lmc.cli.console import console, facts
 from lmc.cli.options import Shard
 from lmc.data import write_shards
 from lmc.errors import ConfigError
+from lmc.heap import release_freed
 from lmc.methods import CMC
 from lmc.partition import coarse_pieces, group_parts, partition, parts_in_pieces
 
@@ -27,6 +28,7 @@ def shard_command(options: Shard) -> None:
     else:
         parts = partition(graph, num_parts, options.partition, seed)
         owners = group_parts(graph, parts, ranks)
+    release_freed()
     written = write_shards(graph, parts, owners, ranks, options.out)
     rows = [("graph", repr(graph)), ("parts", f"{owners.numel()}, {options.partition}")]
     for rank, of_rank in enumerate(written):

@@ -20,6 +20,7 @@ from lmc.data.arrays import naming, read_npz
 from lmc.errors import CheckpointError, DataError
 from lmc.files import locked, read_json, replace, replacing, writable
 from lmc.graph import CSR, SPLITS, Graph, Shard
+from lmc.heap import release_freed
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -56,6 +57,8 @@ def write_shards(graph: Graph, parts: Tensor, owners: Tensor, ranks: int, folder
             common = {name: getattr(shard, name) for name in SHARD_FACTS}
             common |= {name: getattr(graph, name) for name in GRAPH_FACTS}
             common |= {"directed": graph.directed, "num_features": graph.num_features}
+            del shard  # before the next one is cut
+            release_freed()
         manifest = {"format": FORMAT, "ranks": written, **common}
         replace(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     return written

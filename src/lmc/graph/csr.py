@@ -25,7 +25,7 @@ from lmc.kernels.pinned import allocate_pages, pin, take
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
-CHUNK = 2**22
+CHUNK = 2**20
 """Entries that are read at a time where a whole matrix is made, which bounds the memory of int64 and float64
 temporaries."""
 INT32_ENTRIES = 2**31

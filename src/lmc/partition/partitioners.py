@@ -57,9 +57,11 @@ def metis(adj: CSR, num_parts: int, seed: int = 0, weights: list[int] | None = N
         )
     # METIS passes the seed to srand, for which 0 and 1 are the same
     given: dict[str, Any] = {"options": pymetis.Options(seed=(seed + 1) % 2**31), "vweights": weights}
-    given |= {} if adj.values is None else {"eweights": adj.values.tolist()}
+    buffers = hasattr(pymetis, "CSRAdjacency")  # newer versions of pymetis read arrays without a list of objects
+    if adj.values is not None:
+        given["eweights"] = adj.values.numpy() if buffers else adj.values.tolist()
     starts, neighbours = adj.indptr.numpy(), adj.indices.numpy()
-    if hasattr(pymetis, "CSRAdjacency"):  # newer versions of pymetis
+    if buffers:
         rows = pymetis.CSRAdjacency(adj_starts=starts, adjacent=neighbours)
         _, parts = pymetis.part_graph(num_parts, rows, **given)
     else:

@@ -21,6 +21,8 @@ from lmc.partition.partitioners import bare, fill_empty, metis, ranks_in_groups
 PIECE_ENTRIES = 2**27
 """Entries of a piece, by default: METIS needs about 50 bytes for each."""
 CLUSTERS_PER_PIECE = 400
+PAIRS_PER_NODE, MIN_PAIRS = 2, 2**20
+"""How many edges the graph between clusters may have."""
 GROW_ROUNDS = 5
 REFINE_ROUNDS = 6
 MAX_BALANCE = 1.05
@@ -95,14 +97,24 @@ def _vote(adj: CSR, labels: Tensor, count: int, *, low: int, high: int, generato
 
 
 def _between(adj: CSR, clusters: Tensor, count: int) -> CSR:
-    """The graph between clusters, in both directions; its values are numbers of edges."""
+    """The graph between clusters, in both directions; its values are numbers of edges. Where there are more pairs of
+    clusters than :data:`PAIRS_PER_NODE` allows, those with the fewest edges so far are left out."""
     keys, weights = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+    limit = max(MIN_PAIRS, PAIRS_PER_NODE * adj.num_rows)
     for row, entries in adj.chunks():
         a, b = clusters[row], clusters[adj.indices[entries].long()]
-        crossing = a != b
-        a, b = a[crossing], b[crossing]
-        both = torch.cat([keys, a * count + b, b * count + a])
-        ones = torch.ones(2 * a.numel(), dtype=torch.int64)
-        keys, at = both.unique(return_inverse=True)
-        weights = torch.zeros(keys.numel(), dtype=torch.int64).index_add_(0, at, torch.cat([weights, ones]))
+        chosen = a < b if adj.symmetric else a != b  # a symmetric graph has every edge in both directions
+        a, b = a[chosen], b[chosen]
+        found, counts = (torch.minimum(a, b) * count + torch.maximum(a, b)).unique(return_counts=True)
+        known = torch.searchsorted(keys, found)
+        old = known < keys.numel()
+        old[old.clone()] = keys[known[old]] == found[old]
+        weights.index_add_(0, known[old], counts[old])
+        keys, order = torch.cat([keys, found[~old]]).sort()
+        weights = torch.cat([weights, counts[~old]])[order]
+        if keys.numel() > limit:
+            kept = weights > weights.kthvalue(keys.numel() - limit).values
+            keys, weights = keys[kept], weights[kept]
+    keys, order = torch.cat([keys, keys % count * count + keys // count]).sort()
+    weights = torch.cat([weights, weights])[order] * (2 if adj.symmetric else 1)
     return from_rows(keys // count, keys % count, weights, (count, count))

@@ -8,7 +8,7 @@ import torch
 import lmc
 from helpers import SPECIAL_GRAPHS, random_graph
 from lmc.graph import csr
-from lmc.partition import coarse_pieces, partition, parts_in_pieces, quality
+from lmc.partition import coarse_pieces, partition, parts_in_pieces, quality, stream
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +48,22 @@ def test_directed_and_weighted_graphs_are_divided(name: str) -> None:
 def test_as_many_parts_as_nodes() -> None:
     graph = random_graph()
     assert partition(graph, 40, "stream", cache=False).unique().numel() == 40
+
+
+def test_the_graph_between_clusters_counts_edges_and_drops_the_lightest_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(60, seed=3)
+    clusters = torch.arange(60) % 7
+    one_hot = torch.nn.functional.one_hot(clusters).double()
+    dense = one_hot.t() @ (graph.adj.to_dense() != 0).double() @ one_hot
+    want = (dense + dense.t()).fill_diagonal_(0)
+    monkeypatch.setattr(csr, "CHUNK", graph.adj.nnz // 5)
+    assert torch.equal(stream._between(graph.adj, clusters, 7).to_dense().double(), want)
+    monkeypatch.setattr(csr, "CHUNK", graph.adj.nnz)
+    monkeypatch.setattr(stream, "MIN_PAIRS", 10)
+    monkeypatch.setattr(stream, "PAIRS_PER_NODE", 0)
+    found = stream._between(graph.adj, clusters, 7).to_dense().double()
+    kept = found > 0
+    assert 0 < int(kept.sum()) <= 20
+    assert torch.equal(found[kept], want[kept])
+    assert torch.equal(kept, kept.t())
+    assert float(want[kept].min()) > float(want[~kept].max())
