@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.theorems import TheoremRecord, Theorems, slope
+from lmc.errors import ConfigError
 
 Invoke = Callable[..., tuple[int, str]]
 
@@ -50,3 +51,23 @@ def test_gradient_norms_have_a_floor_without_compensation() -> None:
         assert list(record.norms)[-1] == "80"
         last[method] = record.norms["80"]
     assert last["lmc:alpha=0"] < 0.5 * last["cluster"]
+
+
+def test_gradient_norms_are_measured_for_the_models_of_theorems_3_and_5_alone() -> None:
+    cells = Theorems(device="cpu").cells()
+    assert {cell.model for cell in cells if cell.question == "norm"} == {"appnp", "recgcn"}
+    with pytest.raises(ConfigError, match="expected --models among appnp, gcn, recgcn"):
+        Theorems(models="gcn,gat", device="cpu").cells()
+
+
+def test_tables_of_one_model_keep_bias_and_norm_apart() -> None:
+    given = {"model": "recgcn", "method": "gas", "lr": 0.1, "seed": 0, "variance": 2.0}
+    norms = {"2": 0.5, "4": 0.25}
+    records = [TheoremRecord(question="rate", bias=0.3, norms={}, **given)]
+    records += [TheoremRecord(question="rate", bias=0.2, norms={}, **given | {"lr": 0.01})]
+    records += [TheoremRecord(question="norm", bias=0.0, norms=norms, **given | {"lr": 1.0})]
+    study = Theorems(epochs=4, device="cpu")
+    rates, quarters = study.tables(records)
+    assert rates.rows[0][:3] == ["gas", "3.0e-01", "2.0e-01"]
+    assert quarters.rows == [["gas", "5.0e-01", "2.5e-01"]]
+    assert len(study.figure(records).axes) == 2
