@@ -322,23 +322,13 @@ def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CS
     """The square matrix with row and column ``order[i]`` as number ``i``; with ``files`` its entries lie there."""
     position = torch.empty(order.numel(), dtype=torch.int32, device=order.device)
     position[order] = torch.arange(order.numel(), dtype=torch.int32, device=order.device)
-    lengths = matrix.degrees()[order]
-    indptr = pointers(lengths, matrix.indptr.dtype)
+    indptr = pointers(matrix.degrees()[order], matrix.indptr.dtype)
     home = replace(matrix, files=files, _cache={})
     indices = home.empty(matrix.indices)
     values, data = (None if a is None else home.empty(a) for a in (matrix.values, matrix.edge_data))
     moved = CSR(indptr, indices, values, matrix.num_cols, matrix.symmetric, edge_data=data, files=files)
     if matrix.device.type == "cpu" and matrix.files is None and files is None:
-        old, new = matrix.indptr[order].numpy(), indptr.numpy()
-        both = ((matrix.indices, indices), (matrix.values, values), (matrix.edge_data, data))
-
-        def move(length: int, rows: np.ndarray) -> None:
-            for source, target in both:
-                if length and source is not None and target is not None:
-                    found = spans(source, length)[old[rows]]
-                    spans(target, length)[new[rows]] = position.numpy()[found] if source is matrix.indices else found
-
-        for_equal_rows(lengths, move)
+        _move_rows(matrix, moved, order, position)
         return moved
     for rows, piece in rows_in_chunks(matrix, order):
         entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
@@ -348,6 +338,22 @@ def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CS
                 target[entries] = source
         moved.release()
     return moved
+
+
+def _move_rows(matrix: CSR, moved: CSR, order: Tensor, position: Tensor) -> None:
+    """Copy row ``order[i]`` of a matrix in memory to row ``i`` of ``moved``, with the columns at ``position``."""
+    old, new, column = matrix.indptr[order].numpy(), moved.indptr.numpy(), position.numpy()
+    given = [(matrix.values, moved.values), (matrix.edge_data, moved.edge_data)]
+
+    def move(length: int, rows: np.ndarray) -> None:
+        if length == 0:
+            return
+        spans(moved.indices, length)[new[rows]] = column[spans(matrix.indices, length)[old[rows]]]
+        for source, target in given:
+            if source is not None and target is not None:
+                spans(target, length)[new[rows]] = spans(source, length)[old[rows]]
+
+    for_equal_rows(moved.degrees(), move)
 
 
 def identity(n: int, device: torch.device | None = None) -> CSR:
