@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_gradient_norms_are_measured_for_the_models_of_theorems_3_and_5_alone() 
 
 
 def test_tables_of_one_model_keep_bias_and_norm_apart() -> None:
-    given = {"model": "recgcn", "method": "gas", "lr": 0.1, "seed": 0, "variance": 2.0}
+    given: dict[str, Any] = {"model": "recgcn", "method": "gas", "lr": 0.1, "seed": 0, "variance": 2.0}
     norms = {"2": 0.5, "4": 0.25}
     records = [TheoremRecord(question="rate", bias=0.3, norms={}, **given)]
     records += [TheoremRecord(question="rate", bias=0.2, norms={}, **given | {"lr": 0.01})]
