@@ -1,4 +1,4 @@
-"""A rank that is killed, restarts by torchrun, and ranks that wait for too long."""
+"""A rank that is killed, and what is left of its work."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -117,7 +117,7 @@ class World:
                     "torchrun --nproc-per-node 2 SCRIPT, or distributed=False"
                 )
             with self._waiting("the start of all ranks"):
-                dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout))
+                dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout), **_meeting(options))
             atexit.register(_leave)
         elif dist.get_backend() != backend:
             raise ConfigError(
@@ -215,6 +215,15 @@ class World:
         """Wait for an exchange."""
         with self._waiting("rows of all ranks"):
             work.wait()
+
+
+def _meeting(options: Distributed) -> dict[str, Any]:
+    """Where ranks meet: a store that torchrun keeps over restarts has a place for every start, since the addresses of
+    ranks that have ended are still in it."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    store = dist.PrefixStore(f"lmc/start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", launcher(options.timeout))
+    return {"store": store, "rank": rank_here(), "world_size": int(os.environ["WORLD_SIZE"])}
 
 
 def _leave() -> None:
