@@ -222,7 +222,9 @@ def _meeting(options: Distributed) -> dict[str, Any]:
     ranks that have ended are still in it."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
-    store = dist.PrefixStore(f"lmc/start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", launcher(options.timeout))
+    store = dist.PrefixStore(
+        f"lmc/start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", launcher(options.timeout)
+    )
     return {"store": store, "rank": rank_here(), "world_size": int(os.environ["WORLD_SIZE"])}
 
 
