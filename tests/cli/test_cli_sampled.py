@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 Invoke = Callable[..., tuple[int, str]]
+DIVIDED = ("--parts", "4", "--clusters", "2", "--run-dir", "r")
 SMALL = ("tiny-like", "--scale", "0.2", "--model", "gcn:hidden=8", "--epochs", "2")
 
 
@@ -41,11 +42,11 @@ def test_options_reach_the_method(invoke: Invoke, tmp_path: Path) -> None:
     assert (inner["fanouts"], inner["batch_size"], inner["first_layer"]) == ([3, 2], 50, "complete")
 
 
-@pytest.mark.parametrize(("model", "inner"), [("gcn", "cmc"), ("gat", "lmc")])
+@pytest.mark.parametrize(("model", "inner"), [("gcn:hidden=4", "imc"), ("gat:hidden=4", "gas")])
 def test_edges_are_dropped_for_the_method_that_suits_the_model(
     invoke: Invoke, tmp_path: Path, model: str, inner: str
 ) -> None:
-    code, said = invoke("train", *SMALL, "--model", model, "--method", "auto:drop-edge=0.25", "--run-dir", "r")
+    code, said = invoke("train", *SMALL, "--model", model, "--method", "auto:drop-edge=0.25", *DIVIDED)
     assert code == 0, said
     method = json.loads((tmp_path / "r" / "config.json").read_text())["method"]
     assert (method["name"], method["inner"]["name"]) == ("dropedge", inner)

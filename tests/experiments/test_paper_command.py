@@ -52,7 +52,7 @@ def test_a_table_shows_the_papers_numbers_beside_ours_and_a_verdict(invoke: Invo
     # figure-11 shows the same trainings and more: these are not repeated
     code, said = invoke("paper", "figure-11", *SMALL, "--epochs", "1", "--seeds", "1", "--limit", "1e-9")
     assert code == 0
-    assert "3 of 6 cells are left, continue with: python -m experiments " in said
+    assert "3 of 6 cells are left, continue with: python -m experiments" in said
     assert (tmp_path / "p" / "trainings.jsonl").read_text() == written
     assert "PubMed, random" in (tmp_path / "p" / "figure-11.md").read_text()
     # the paper's numbers are there before anything is trained
