@@ -1,7 +1,7 @@
 # make demo: from a fresh machine to a trained comparison, its figure and its report. make test: everything the tests need, then all tests.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e
 LIBRARY := .venv/.library
 SITE := .venv/.site
 STAMP := .venv/.installed
@@ -27,7 +27,7 @@ $(STAMP): $(LIBRARY)
 demo: $(LIBRARY)
 	rm -rf runs/demo
 	$(BIN)/lmc compare products-like --scale 0.01 --model gcn:layers=3:norm=layer --parts 40 --clusters 4 \
-		--methods full,cluster,gas,lmc,cmc,imc --lr 0.003 --epochs 15 --run-dir runs/demo
+		--methods full,cluster,gas,lmc,cmc,imc --lr 0.003 --epochs 15 --error-every 15 --run-dir runs/demo
 	$(BIN)/lmc report runs/demo
 
 # the site, with every tutorial executed; make test builds it without executing them

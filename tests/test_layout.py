@@ -206,3 +206,9 @@ def test_the_reader_of_calls_sees_what_is_forbidden(source: str) -> None:
 
 def test_evaluation_mode_is_not_eval() -> None:
     assert forbidden("model.eval()\nnp.load(f, allow_pickle=False)", may_print=False) == []
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    # pytest imports them by their names alone
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(set(names)) == len(names)
