@@ -3,25 +3,22 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 from matplotlib.figure import Figure
 
-import lmc.data
 from experiments.gradients import configs_of
-from experiments.study import Rates, Seeds, Testbed, parse_norm
+from experiments.study import GraphsStudy, Rates, Seeds, parse_norm
 from lmc.bench.epoch import WHOLE, free, wait
 from lmc.cli.console import TextTable, ratio
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
-from lmc.cli.study import DataDir, Hidden, Layers, Methods, Study
+from lmc.cli.study import Hidden, Methods
 from lmc.diagnostics import Facts, choose, recommended
 from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN
 from lmc.engine import Run
 from lmc.errors import ConfigError
-from lmc.graph import Graph
 from lmc.methods import FullBatch
 from lmc.report.looks import new_figure
 from lmc.train import adam, train_epoch
@@ -79,7 +76,7 @@ class ChooseRecord(ChooseCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choose(Study[ChooseCell, ChooseRecord]):
+class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
     """Compare the recommended method with the fastest one, setting by setting. One folder holds one device."""
 
     name, cell, record = "choose", ChooseCell, ChooseRecord
@@ -99,10 +96,8 @@ class Choose(Study[ChooseCell, ChooseRecord]):
     epochs: Annotated[int, typer.Option(help="At most so many epochs of a method with parts.")] = 40
     full_epochs: Annotated[int, typer.Option(help="Epochs of the full batch, which makes one step in each.")] = 400
     within: Annotated[float, typer.Option(help="Percentage points that may be missing to the full batch.")] = 0.1
-    layers: Layers = 3
     hidden: Hidden = 256
     seeds: Seeds = 1
-    data_dir: DataDir = None
 
     def cells(self) -> list[ChooseCell]:
         """All cells, setting by setting; the full batch, which gives the target, comes first on every graph."""
@@ -126,24 +121,6 @@ class Choose(Study[ChooseCell, ChooseRecord]):
 
     def subject(self) -> str:
         return f"{self.datasets}-{self.on.type}"
-
-    @cached_property
-    def graphs(self) -> dict[str, Graph]:
-        """The graphs by name."""
-        names = parse_list(self.datasets, "DATASETS", str)
-        return {name: lmc.data.load(name, data_dir=self.data_dir) for name in names}
-
-    @cached_property
-    def testbeds(self) -> dict[str, Testbed]:
-        """Where the methods are bound, by graph."""
-        return {name: Testbed(graph, self.on, self.hidden, self.layers) for name, graph in self.graphs.items()}
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
-
-    def facts(self) -> list[tuple[str, str]]:
-        graphs = [("graph", repr(graph)) for graph in self.graphs.values()]
-        return [*graphs, ("model", f"GCN, {self.layers} layers of {self.hidden}")]
 
     def measure(self, cell: ChooseCell) -> list[ChooseRecord]:
         whole = cell.config == WHOLE

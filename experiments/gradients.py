@@ -3,22 +3,19 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-import lmc.data
-from experiments.study import Rates, Seeds, Testbed, train_epochs
+from experiments.study import GraphsStudy, Rates, Seeds, train_epochs
 from lmc.bench.compare import has_error, measure
 from lmc.bench.epoch import free
 from lmc.cli.console import TextTable, error_figure, number
 from lmc.cli.lists import at_least_one, first_of, methods_in, parse_configs, parse_list, parse_numbers
-from lmc.cli.study import DataDir, Hidden, Layers, Methods, Study
+from lmc.cli.study import Hidden, Methods
 from lmc.diagnostics import GradientProbe
 from lmc.errors import ConfigError
-from lmc.graph import Graph
 
 CAPTION = (
     "relative error of a batch's gradient against backward SGD on the same batch, mean over parameters, 3 batches, "
@@ -47,7 +44,7 @@ class GradientRecord(GradientCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gradients(Study[GradientCell, GradientRecord]):
+class Gradients(GraphsStudy[GradientCell, GradientRecord]):
     """Measure the relative error of batch gradients against backward SGD along training, graph by graph."""
 
     name, cell, record, tf32 = "gradients", GradientCell, GradientRecord, False
@@ -61,10 +58,8 @@ class Gradients(Study[GradientCell, GradientRecord]):
     epochs: Annotated[int, typer.Option(help="Epochs of training by the method itself.")] = 20
     every: Annotated[int, typer.Option(help="Epochs between measurements.")] = 2
     methods: Methods = "gas,lmc:alpha=0,lmc:alpha=0.4,lmc,lmc:alpha=1:score=2x-x^2,cmc"
-    layers: Layers = 3
     hidden: Hidden = 64
     seeds: Seeds = 1
-    data_dir: DataDir = None
 
     def cells(self) -> list[GradientCell]:
         """All cells, all graphs for each seed in turn."""
@@ -84,27 +79,6 @@ class Gradients(Study[GradientCell, GradientRecord]):
             for lr in lrs
             for method in methods[0]
         ]
-
-    def subject(self) -> str:
-        return self.datasets
-
-    @cached_property
-    def graphs(self) -> dict[str, Graph]:
-        """The graphs by name."""
-        names = parse_list(self.datasets, "DATASETS", str)
-        return {name: lmc.data.load(name, data_dir=self.data_dir) for name in names}
-
-    @cached_property
-    def testbeds(self) -> dict[str, Testbed]:
-        """Where the methods are bound and trained, by graph."""
-        return {name: Testbed(graph, self.on, self.hidden, self.layers) for name, graph in self.graphs.items()}
-
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
-
-    def facts(self) -> list[tuple[str, str]]:
-        graphs = [("graph", repr(graph)) for graph in self.graphs.values()]
-        return [*graphs, ("model", f"GCN, {self.layers} layers of {self.hidden}")]
 
     def measure(self, cell: GradientCell) -> list[GradientRecord]:
         """Train from scratch, without norm and dropout, and measure after every ``every`` epochs."""

@@ -4,14 +4,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import typer
 
+import lmc.data
 from lmc.bench.compare import Partitions, shared_parts
 from lmc.bench.epoch import wait
-from lmc.cli.study import C, GraphStudy, Hidden, Layers, R
+from lmc.cli.lists import parse_list
+from lmc.cli.study import C, DataDir, GraphStudy, Hidden, Layers, R, Study
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -67,6 +69,37 @@ class TrainingStudy(GraphStudy[C, R]):
 
     def facts(self) -> list[tuple[str, str]]:
         return [*super().facts(), ("model", f"GCN, {self.layers} layers of {self.hidden}")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphsStudy(Study[C, R]):
+    """A study that trains GCNs on several graphs."""
+
+    datasets: Annotated[str, typer.Argument(help="Names or paths, comma-separated.")]
+    layers: Layers = 3
+    hidden: Hidden
+    data_dir: DataDir = None
+
+    def subject(self) -> str:
+        return self.datasets
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        """The graphs by name."""
+        names = parse_list(self.datasets, "DATASETS", str)
+        return {name: lmc.data.load(name, data_dir=self.data_dir) for name in names}
+
+    @cached_property
+    def testbeds(self) -> dict[str, Testbed]:
+        """Where the methods are bound and trained, by graph."""
+        return {name: Testbed(graph, self.on, self.hidden, self.layers) for name, graph in self.graphs.items()}
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {f"data of {name}": graph.checksum for name, graph in self.graphs.items()}
+
+    def facts(self) -> list[tuple[str, str]]:
+        graphs = [("graph", repr(graph)) for graph in self.graphs.values()]
+        return [*graphs, ("model", f"GCN, {self.layers} layers of {self.hidden}")]
 
 
 def train_epochs(run: Run, epochs: int, lr: float) -> Iterator[tuple[int, float]]:
