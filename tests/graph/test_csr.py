@@ -11,7 +11,7 @@ from torch import Tensor
 from helpers import random_graph, random_sparse, sparse
 from lmc.errors import GraphError
 from lmc.graph import CSR, Graph, normalise
-from lmc.graph.csr import from_rows, pointers, row_entries
+from lmc.graph.csr import from_rows, pointers, row_entries, with_empty_rows
 
 
 def test_to_dense_inverts_from_rows() -> None:
@@ -85,7 +85,7 @@ def test_leading_does_not_confuse_two_counts() -> None:
 def test_extended_adds_empty_rows() -> None:
     A = random_sparse(4, 5)
     want = torch.cat([A.to_dense(), torch.zeros(3, 5, dtype=torch.float64)])
-    assert torch.equal(A.extended(7).to_dense(), want)
+    assert torch.equal(with_empty_rows(A, 7).to_dense(), want)
 
 
 def test_filtered_keeps_the_chosen_entries() -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from lmc.graph import CSR, MappedFiles, equal_rows
-from lmc.graph.csr import from_rows, permuted
+from lmc.graph.csr import from_rows
 from lmc.graph.normalise import with_self_loops
+from lmc.graph.submatrices import permuted
 
 
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"], autouse=True)

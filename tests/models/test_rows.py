@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from helpers import chance, random_sparse, scrambled, sparse
 from lmc.graph import CSR, Aggregation, Precomputed
+from lmc.graph.csr import with_empty_rows
 from lmc.models import Pass
 from lmc.models.activation import LayerNorm
 from lmc.models.rows import Linear
@@ -99,7 +100,7 @@ def _operators() -> dict[str, Aggregation]:
         "core from all, adjoints inside the core": Aggregation(symmetric.leading(CORE), core_block.t()),
         "all from all, adjoints of the core rows": Aggregation(symmetric, symmetric.leading(CORE)),
         "halo rows empty, adjoints of the core rows": Aggregation(
-            symmetric.leading(CORE).extended(N), symmetric.leading(CORE)
+            with_empty_rows(symmetric.leading(CORE), N), symmetric.leading(CORE)
         ),
         "rectangular": Aggregation.exact(random_sparse(CORE + 1, N, seed=4)),
     }

@@ -21,7 +21,7 @@ from lmc.data.arrays import header, naming, read_npz
 from lmc.errors import DataError, GraphError
 from lmc.graph import CSR, Graph, MappedFiles
 from lmc.graph.checks import checked_features
-from lmc.graph.csr import CHUNK, scattered
+from lmc.graph.csr import CHUNK, entry_chunks, scattered
 from lmc.graph.edges import DIRECTED_REMEDY, REMEDY
 
 LARGE = ("edge_index", "x", "edge_weight", "edge_attr")
@@ -106,7 +106,7 @@ def _adjacency(large: dict[str, Member], n: int, directed: bool, files: MappedFi
 def _check_edges(adj: CSR, n: int, directed: bool) -> None:
     """Sort the columns of every row; refuse loops, duplicates and edges of an undirected graph in one direction."""
     difference, remedy = 0, DIRECTED_REMEDY if directed else REMEDY
-    for row, at in adj.chunks():
+    for row, at in entry_chunks(adj):
         key, order = (row * n + adj.indices[at]).sort()
         adj.indices[at] = (key % n).to(torch.int32)
         for data in (adj.values, adj.edge_data):

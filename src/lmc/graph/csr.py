@@ -1,4 +1,4 @@
-"""Compressed sparse rows: the one sparse format of the library, and blocks cut out of it.
+"""Compressed sparse rows: the one sparse format of the library. Blocks of it are in :mod:`lmc.graph.submatrices`.
 
 Columns are int32. So are row pointers, except those of matrices with 2^31 entries or more. Blocks that are cut out of
 such a matrix have int32 pointers again.
@@ -9,19 +9,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmc.errors import GraphError
-from lmc.graph.equal_rows import for_equal_rows, spans
 from lmc.graph.mapped import MappedFiles
-from lmc.kernels import blocks
-from lmc.kernels.availability import triton_available
-from lmc.kernels.pinned import allocate_pages, pin, take
+from lmc.kernels.pinned import allocate_pages, pin
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -37,23 +33,23 @@ def pointer_dtype(entries: int) -> torch.dtype:
     return torch.int32 if entries < INT32_ENTRIES else torch.int64
 
 
-def _cached(method: Made) -> Made:
-    """Keep the results of a method in the cache of the matrix, by their arguments.
+def cached(function: Made) -> Made:
+    """Keep the results of a function of a matrix in the cache of the matrix, by the other arguments.
 
     A matrix is not kept in itself: the reference cycle would delay the release of its memory.
     """
 
-    @wraps(method)
-    def cached(self: CSR, *args: object) -> object:
-        key = (method.__name__, *args)
-        if key not in self._cache:
-            made = method(self, *args)
-            if made is self:
+    @wraps(function)
+    def kept(matrix: CSR, *args: object) -> object:
+        key = (function.__name__, *args)
+        if key not in matrix._cache:
+            made = function(matrix, *args)
+            if made is matrix:
                 return made
-            self._cache[key] = made
-        return self._cache[key]
+            matrix._cache[key] = made
+        return matrix._cache[key]
 
-    return cast(Made, cached)
+    return cast(Made, kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,27 +116,6 @@ class CSR:
         rows = torch.arange(self.num_rows, device=self.device)
         return rows.repeat_interleave(self.degrees().long(), output_size=self.nnz)
 
-    def ranges(self) -> Iterator[tuple[slice, slice]]:
-        """Rows and their entries, at most :data:`CHUNK` entries at a time."""
-        for each in row_chunks(self, CHUNK):
-            yield each
-            self.release()
-
-    def chunks(self) -> Iterator[tuple[Tensor, slice]]:
-        """The row of every entry and the entries, at most :data:`CHUNK` at a time."""
-        for rows, entries in self.ranges():
-            each = torch.arange(rows.start, rows.stop, device=self.device)
-            counts = self.indptr[rows.start : rows.stop + 1].diff()
-            yield each.repeat_interleave(counts, output_size=entries.stop - entries.start), entries
-
-    def empty(self, like: Tensor | torch.dtype, num: int | None = None) -> Tensor:
-        """Room for one number, or for one row of ``like``, per entry (or for ``num``), where the entries lie."""
-        width, dtype = ((), like) if isinstance(like, torch.dtype) else (like.shape[1:], like.dtype)
-        shape = (self.nnz if num is None else num, *width)
-        if self.files is not None:
-            return self.files.empty(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device=self.indices.device)
-
     def release(self) -> None:
         """Unmap the pages of the entries, where they lie in files."""
         if self.files is not None:
@@ -149,14 +124,14 @@ class CSR:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
         """This matrix on ``device``, with values of ``dtype``; the same object where nothing changes."""
         if self.files is not None and device is None and self.values is not None and dtype != self.dtype:
-            return replace(self, values=self.empty(dtype or self.dtype).copy_(self.values), _cache={})
+            return replace(self, values=empty_entries(self, dtype or self.dtype).copy_(self.values), _cache={})
         values = None if self.values is None else self.values.to(device=device, dtype=dtype)
         indices, data = self.indices.to(device), None if self.edge_data is None else self.edge_data.to(device)
         if indices is self.indices and values is self.values and data is self.edge_data:
             return self
         return CSR(self.indptr.to(device), indices, values, self.num_cols, self.symmetric, edge_data=data)
 
-    @_cached
+    @cached
     def as_torch(self, dtype: torch.dtype | None = None) -> Tensor:
         """A ``torch.sparse_csr_tensor`` that shares memory, with values of ``dtype`` (by default their own).
 
@@ -168,35 +143,23 @@ class CSR:
             values = self.data.to(dtype)
             return torch.sparse_csr_tensor(self.indptr, self.indices, values, size=self.shape, check_invariants=False)
 
-    @_cached
+    @cached
     def t(self) -> CSR:
         """The transpose, by rows; cached. A symmetric matrix returns itself."""
         if self.symmetric:
             return self
         if self.files is not None:
-            return scattered(self._swapped, (self.num_cols, self.num_rows), self.files)
+            return scattered(partial(_swapped, self), (self.num_cols, self.num_rows), self.files)
         pattern, order = self.transposed_order()
         values = None if self.values is None else self.values[order]
         return CSR(pattern.indptr, pattern.indices, values, pattern.num_cols)
 
-    def _swapped(self) -> Iterator[tuple[Tensor, ...]]:
-        """(column, row) or (column, row, value) of the entries, in chunks."""
-        for row, at in self.chunks():
-            yield (self.indices[at], row) if self.values is None else (self.indices[at], row, self.values[at])
-
-    @_cached
+    @cached
     def transposed_order(self) -> tuple[CSR, Tensor]:
         """The transpose's pattern and, for each of its entries, the position of the entry here; cached."""
         order = self.indices.sort(stable=True).indices  # stable: rows of the transpose stay sorted
         rows, cols = self.indices[order], self.row_index()[order]
         return from_rows(rows, cols, None, (self.num_cols, self.num_rows)), order
-
-    @_cached
-    def off_diagonal(self) -> tuple[Tensor, Tensor]:
-        """Row and column of every stored entry off the diagonal; cached, since counting them waits for the GPU."""
-        row = self.row_index()
-        off = row != self.indices
-        return row[off], self.indices[off]
 
     def _at(self, entries: Tensor | slice, indptr: Tensor) -> CSR:
         """The matrix of these stored entries, with these row pointers."""
@@ -204,7 +167,7 @@ class CSR:
         indices = self.indices[entries]
         return CSR(indptr.to(pointer_dtype(indices.numel())), indices, values, self.num_cols, edge_data=data)
 
-    @_cached
+    @cached
     def pieces(self) -> list[tuple[slice, CSR]]:
         """Ranges of rows that share memory with this matrix and have int32 row pointers; cached."""
         starts = self.indptr
@@ -219,25 +182,20 @@ class CSR:
             rows = torch.arange(*rows.indices(self.num_rows), device=self.device)
         return self._at(*row_entries(self, rows, total))
 
-    @_cached
+    @cached
     def leading(self, rows: int) -> CSR:
         """The first ``rows`` rows, sharing memory; cached."""
         if rows == self.num_rows:
             return self
         return self._at(slice(0, int(self.indptr[rows])), self.indptr[: rows + 1])
 
-    @_cached
+    @cached
     def columns(self, split: int) -> tuple[CSR, CSR]:
         """The columns before ``split``, and the columns from ``split`` on; cached."""
         left = self.indices < split
         a, b = self.filtered(left), self.filtered(~left)
         moved = CSR(b.indptr, b.indices - split, b.values, self.num_cols - split)
         return CSR(a.indptr, a.indices, a.values, split), moved
-
-    def extended(self, num_rows: int) -> CSR:
-        """This matrix with empty rows added at the end, ``num_rows`` rows in all."""
-        tail = self.indptr[-1:].expand(num_rows - self.num_rows)
-        return CSR(torch.cat([self.indptr, tail]), self.indices, self.values, self.num_cols)
 
     def filtered(self, keep: Tensor, at: Tensor | None = None) -> CSR:
         """The entries where ``keep`` [nnz] holds; ``at`` are their positions, where the caller knows them."""
@@ -250,6 +208,43 @@ class CSR:
         values = self.values if self.values is not None else torch.ones(self.nnz, device=self.device)
         dense = torch.zeros(self.shape, dtype=values.dtype, device=self.device)
         return dense.index_put_((self.row_index(), self.indices.long()), values, accumulate=True)
+
+
+def entry_ranges(matrix: CSR) -> Iterator[tuple[slice, slice]]:
+    """Rows and their entries, at most :data:`CHUNK` entries at a time."""
+    for each in row_chunks(matrix, CHUNK):
+        yield each
+        matrix.release()
+
+
+def entry_chunks(matrix: CSR) -> Iterator[tuple[Tensor, slice]]:
+    """The row of every entry and the entries, at most :data:`CHUNK` at a time."""
+    for rows, entries in entry_ranges(matrix):
+        each = torch.arange(rows.start, rows.stop, device=matrix.device)
+        counts = matrix.indptr[rows.start : rows.stop + 1].diff()
+        yield each.repeat_interleave(counts, output_size=entries.stop - entries.start), entries
+
+
+def rows_in_chunks(matrix: CSR, rows: Tensor) -> Iterator[tuple[slice, CSR]]:
+    """Ranges of ``rows`` and the matrix of these rows, with at most :data:`CHUNK` entries each."""
+    for some, _ in _pointer_chunks(pointers(matrix.degrees()[rows], torch.int64), CHUNK):
+        yield some, matrix.select_rows(rows[some])
+        matrix.release()
+
+
+def _swapped(matrix: CSR) -> Iterator[tuple[Tensor, ...]]:
+    """(column, row) or (column, row, value) of the entries, in chunks."""
+    for row, at in entry_chunks(matrix):
+        yield (matrix.indices[at], row) if matrix.values is None else (matrix.indices[at], row, matrix.values[at])
+
+
+def empty_entries(matrix: CSR, like: Tensor | torch.dtype, num: int | None = None) -> Tensor:
+    """Room for one number, or for one row of ``like``, per entry (or for ``num``), where the entries lie."""
+    width, dtype = ((), like) if isinstance(like, torch.dtype) else (like.shape[1:], like.dtype)
+    shape = (matrix.nnz if num is None else num, *width)
+    if matrix.files is not None:
+        return matrix.files.empty(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device=matrix.indices.device)
 
 
 def offload(matrix: CSR, device: torch.device) -> CSR:
@@ -318,69 +313,16 @@ def scattered(chunks: Callable[[], Iterable[tuple[Tensor, ...]]], shape: tuple[i
     return CSR(indptr, arrays[0], values, shape[1], edge_data=data, files=files)
 
 
-def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CSR:
-    """The square matrix with row and column ``order[i]`` as number ``i``; with ``files`` its entries lie there."""
-    position = torch.empty(order.numel(), dtype=torch.int32, device=order.device)
-    position[order] = torch.arange(order.numel(), dtype=torch.int32, device=order.device)
-    indptr = pointers(matrix.degrees()[order], matrix.indptr.dtype)
-    home = replace(matrix, files=files, _cache={})
-    indices = home.empty(matrix.indices)
-    values, data = (None if a is None else home.empty(a) for a in (matrix.values, matrix.edge_data))
-    moved = CSR(indptr, indices, values, matrix.num_cols, matrix.symmetric, edge_data=data, files=files)
-    if matrix.device.type == "cpu" and matrix.files is None and files is None:
-        _move_rows(matrix, moved, order, position)
-        return moved
-    for rows, piece in rows_in_chunks(matrix, order):
-        entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
-        indices[entries] = position[piece.indices]
-        for target, source in ((values, piece.values), (data, piece.edge_data)):
-            if target is not None and source is not None:
-                target[entries] = source
-        moved.release()
-    return moved
-
-
-def _move_rows(matrix: CSR, moved: CSR, order: Tensor, position: Tensor) -> None:
-    """Copy row ``order[i]`` of a matrix in memory to row ``i`` of ``moved``, with the columns at ``position``."""
-    old, new, column = matrix.indptr[order].numpy(), moved.indptr.numpy(), position.numpy()
-    given = [(matrix.values, moved.values), (matrix.edge_data, moved.edge_data)]
-
-    def move(length: int, rows: np.ndarray) -> None:
-        if length == 0:
-            return
-        spans(moved.indices, length)[new[rows]] = column[spans(matrix.indices, length)[old[rows]]]
-        for source, target in given:
-            if source is not None and target is not None:
-                spans(target, length)[new[rows]] = spans(source, length)[old[rows]]
-
-    for_equal_rows(moved.degrees(), move)
-
-
 def identity(n: int, device: torch.device | None = None) -> CSR:
     """The features of nodes that have none, [n, n]: node i has feature i alone."""
     every = torch.arange(n + 1, dtype=torch.int32, device=device)
     return CSR(every, every[:-1], torch.ones(n, device=device), n)
 
 
-def rows_in_chunks(matrix: CSR, rows: Tensor) -> Iterator[tuple[slice, CSR]]:
-    """Ranges of ``rows`` and the matrix of these rows, with at most :data:`CHUNK` entries each."""
-    for some, _ in _pointer_chunks(pointers(matrix.degrees()[rows], torch.int64), CHUNK):
-        yield some, matrix.select_rows(rows[some])
-        matrix.release()
-
-
-def induced(matrix: CSR, nodes: Tensor, local: Tensor) -> CSR:
-    """The square matrix on ``nodes``; ``local`` are their numbers in it, and -1 for all other nodes."""
-    kept = []
-    for _, piece in rows_in_chunks(matrix, nodes):
-        columns = local[piece.indices.long()]
-        kept.append(replace(piece, indices=columns.to(torch.int32), _cache={}).filtered(columns >= 0))
-    indptr = pointers(torch.cat([piece.degrees() for piece in kept]), torch.int64)
-    given = zip(*((piece.values, piece.edge_data) for piece in kept), strict=True)
-    values, data = (None if each[0] is None else torch.cat(each) for each in given)
-    indices = torch.cat([piece.indices for piece in kept])
-    indptr = indptr.to(pointer_dtype(indices.numel()))
-    return CSR(indptr, indices, values, nodes.numel(), matrix.symmetric, edge_data=data)
+def with_empty_rows(matrix: CSR, num_rows: int) -> CSR:
+    """The matrix with empty rows added at the end, ``num_rows`` rows in all."""
+    tail = matrix.indptr[-1:].expand(num_rows - matrix.num_rows)
+    return CSR(torch.cat([matrix.indptr, tail]), matrix.indices, matrix.values, matrix.num_cols)
 
 
 def with_transpose(adj: CSR) -> CSR:
@@ -423,46 +365,3 @@ def _pointer_chunks(indptr: Tensor, limit: int) -> list[tuple[slice, slice]]:
         found.append((rows, slice(int(entries[rows.start]), int(entries[rows.stop]))))
         start = rows.stop
     return found
-
-
-class Extractor:
-    """Cuts blocks out of one matrix.
-
-    It stores one int32 per node, the node's row in the current block, so that the cost of a block depends on the
-    entries it reads and not on the size of the graph.
-    """
-
-    def __init__(self, P: CSR) -> None:
-        self.P = P
-        self._row = torch.full((P.num_rows,), -1, dtype=torch.int32, device=P.device)
-
-    def halo(self, core: Tensor) -> Tensor:
-        """N(V_B) \\ V_B: the nodes that ``core`` reads and that are not in it, ascending."""
-        mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
-        if triton_available(self.P.indices):
-            blocks.mark(self.P.indptr, self.P.indices, core, mark)
-        else:
-            mark[take(self.P.indices, row_entries(self.P, core)[0])] = True
-        mark[core] = False
-        self.P.release()
-        return mark.nonzero().squeeze(1)
-
-    def block(self, rows: Tensor, cols: Tensor) -> CSR:
-        """P[rows, cols], with rows and columns in the given order."""
-        if triton_available(self.P.indices) and self.P.edge_data is None and rows.numel() and cols.numel():
-            return CSR(*blocks.cut(self.P.indptr, self.P.indices, self.P.data, rows, cols, self._row), cols.numel())
-        entries, indptr = row_entries(self.P, rows)
-        self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
-        local = self._row[take(self.P.indices, entries)]
-        self._row[cols] = -1
-        data = None if self.P.edge_data is None else take(self.P.edge_data, entries)
-        block = CSR(indptr, local, take(self.P.data, entries), cols.numel(), edge_data=data)
-        self.P.release()
-        inside = local >= 0
-        at = inside.nonzero().squeeze(1)  # the host waits for the GPU here, and only here
-        return block if at.numel() == local.numel() else block.filtered(inside, at)
-
-    def induced(self, nodes: Tensor) -> CSR:
-        """P[nodes, nodes], symmetric as P is."""
-        block = self.block(nodes, nodes)
-        return replace(block, symmetric=self.P.symmetric, _cache={})

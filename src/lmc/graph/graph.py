@@ -15,9 +15,10 @@ from torch import Tensor
 from lmc.errors import GraphError
 from lmc.graph import checks
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CSR, identity, permuted
+from lmc.graph.csr import CSR, identity
 from lmc.graph.edges import checked_edges
 from lmc.graph.mapped import MappedFiles
+from lmc.graph.submatrices import permuted
 
 HASHED = 2**22
 """Numbers of an array that are hashed at a time."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError
-from lmc.graph.csr import CSR, pointer_dtype
+from lmc.graph.csr import CSR, empty_entries, entry_chunks, entry_ranges, pointer_dtype
 from lmc.graph.equal_rows import for_equal_rows, spans
 
 NORMALISATIONS = ("gcn", "mean", "sum")
@@ -36,10 +36,10 @@ def with_self_loops(adj: CSR) -> CSR:
     num, dtype = adj.nnz + n, pointer_dtype(adj.nnz + n)
     loops = torch.arange(n, device=device)
     indptr = adj.indptr.to(dtype) + torch.arange(n + 1, dtype=dtype, device=device)
-    indices = adj.empty(torch.int32, num)
-    values, data = (None if a is None else adj.empty(a, num) for a in (adj.values, adj.edge_data))
+    indices = empty_entries(adj, torch.int32, num)
+    values, data = (None if a is None else empty_entries(adj, a, num) for a in (adj.values, adj.edge_data))
     bare = values is None and data is None and device.type == "cpu"
-    for rows, entries in adj.ranges() if adj.files is not None or not bare else [(slice(0, n), slice(0, adj.nnz))]:
+    for rows, entries in entry_ranges(adj) if adj.files is not None or not bare else [(slice(0, n), slice(0, adj.nnz))]:
         if bare:
             _insert_loops(adj, rows, indptr, indices)
             continue
@@ -76,8 +76,8 @@ def _insert_loops(adj: CSR, some: slice, indptr: Tensor, indices: Tensor) -> Non
 
 def _weighted(looped: CSR, dtype: torch.dtype, rule: Rule, symmetric: bool) -> CSR:
     """The pattern ``looped`` with the values of ``rule``; its edge data are the weights of ``looped``."""
-    values = looped.empty(dtype)
-    for row, entries in looped.chunks():
+    values = empty_entries(looped, dtype)
+    for row, entries in entry_chunks(looped):
         values[entries] = rule(row, looped.indices[entries], entries).to(dtype)
     return replace(looped, values=values, symmetric=symmetric, edge_data=looped.values, _cache={})
 
@@ -118,7 +118,7 @@ def normalise(adj: CSR, kind: str, dtype: torch.dtype = torch.float32) -> CSR:
         mean._cache["t",], back._cache["t",] = back, mean
         return mean
     sums = torch.zeros(adj.num_rows, dtype=torch.float64, device=adj.device)
-    for row, entries in looped.chunks():
+    for row, entries in entry_chunks(looped):
         sums.index_add_(0, row, weight(row, row, entries).where(row != looped.indices[entries], 0))
     sums = sums.where(sums > 0, 1)
     return _weighted(looped, dtype, lambda row, col, at: weight(row, col, at).where(row != col, 0) / sums[row], False)
@@ -143,7 +143,7 @@ def adjacency_of(block: CSR, adj: CSR) -> CSR:
 def row_sums(matrix: CSR, values: Tensor) -> Tensor:
     """The sum over every row of one number per stored entry, in float64."""
     sums = torch.zeros(matrix.num_rows, dtype=torch.float64, device=matrix.device)
-    for row, entries in matrix.chunks():
+    for row, entries in entry_chunks(matrix):
         sums.index_add_(0, row, values[entries].double())
     return sums
 

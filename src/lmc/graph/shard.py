@@ -21,9 +21,10 @@ from torch import Tensor
 
 from lmc.errors import GraphError
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CHUNK, CSR, from_rows, induced, rows_in_chunks
+from lmc.graph.csr import CHUNK, CSR, from_rows, rows_in_chunks
 from lmc.graph.graph import Graph
 from lmc.graph.normalise import row_sums
+from lmc.graph.submatrices import induced
 
 
 @dataclass(frozen=True, eq=False)

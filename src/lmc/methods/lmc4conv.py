@@ -29,6 +29,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, WithStoredHalo
+from lmc.graph.csr import with_empty_rows
 from lmc.methods.compensation import compensate
 from lmc.methods.protocol import EXACT, Cut, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Operator
@@ -103,7 +104,7 @@ class LMC4Conv(HistoryMethod):
         on it, and is otherwise not computed.
         """
         unused = not (self.forward and self.alpha > 0) and self.cut == "before" and problem.model.affine
-        return P.leading(core.numel()).extended(P.num_rows) if unused else P
+        return with_empty_rows(P.leading(core.numel()), P.num_rows) if unused else P
 
     def _backward(self, problem: ProblemView, P: CSR, core: Tensor) -> CSR:
         """P^T, (15) and (17): without the rows of the halo where beta = 0 replaces them, and without its adjoints where

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from lmc.errors import ConfigError, typed
 from lmc.graph import CSR, Aggregation
+from lmc.graph.csr import cached
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
 from lmc.models.passes import Operator, Pass
@@ -55,9 +56,17 @@ def _degrees(A: CSR) -> Tensor:
     return torch.where(top > 0, 1 / top, 0)
 
 
+@cached
+def _off_diagonal(A: CSR) -> tuple[Tensor, Tensor]:
+    """Row and column of every stored entry off the diagonal; cached, since counting them waits for the GPU."""
+    row = A.row_index()
+    off = row != A.indices
+    return row[off], A.indices[off]
+
+
 def _extremes(A: CSR, u: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum and minimum over the neighbours in the batch; zero where there are none."""
-    row, col = A.off_diagonal()
+    row, col = _off_diagonal(A)
     messages = u.index_select(0, col)
     index = row.unsqueeze(1).expand_as(messages)
     zeros = u.new_zeros(A.num_rows, u.shape[1])

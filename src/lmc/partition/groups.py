@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import Graph
+from lmc.graph.csr import entry_chunks
 
 
 def group_parts(graph: Graph, parts: Tensor, ranks: int) -> Tensor:
@@ -24,7 +25,7 @@ def group_parts(graph: Graph, parts: Tensor, ranks: int) -> Tensor:
         )
     parts = parts.cpu()
     adj, edges = graph.adj.to("cpu"), torch.zeros(num_parts**2, dtype=torch.float64)
-    for row, entries in adj.chunks():
+    for row, entries in entry_chunks(adj):
         edges += torch.bincount(parts[row] * num_parts + parts[adj.indices[entries].long()], minlength=num_parts**2)
     edges = edges.view(num_parts, num_parts)
     edges = edges + edges.t() - 2 * edges.diag().diag()

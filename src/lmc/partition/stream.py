@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from lmc.graph import CSR, Graph
-from lmc.graph.csr import from_rows, induced, with_transpose
+from lmc.graph.csr import entry_chunks, entry_ranges, from_rows, with_transpose
+from lmc.graph.submatrices import induced
 from lmc.partition.partitioners import bare, fill_empty, metis, ranks_in_groups
 
 PIECE_ENTRIES = 2**27
@@ -75,7 +76,7 @@ def parts_in_pieces(graph: Graph, pieces: Tensor, num_parts: int, seed: int = 0)
 def _vote(adj: CSR, labels: Tensor, count: int, *, low: int, high: int, generator: torch.Generator) -> None:
     """One round in place: half of the nodes move to the label of most of their neighbours, where sizes allow."""
     size = torch.bincount(labels, minlength=count)
-    for rows, entries in adj.ranges():
+    for rows, entries in entry_ranges(adj):
         own = labels[rows].clone()
         degree = adj.indptr[rows.start : rows.stop + 1].diff().long()
         row = torch.arange(own.numel()).repeat_interleave(degree)
@@ -101,7 +102,7 @@ def _between(adj: CSR, clusters: Tensor, count: int) -> CSR:
     clusters than :data:`PAIRS_PER_NODE` allows, those with the fewest edges so far are left out."""
     keys, weights = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     limit = max(MIN_PAIRS, PAIRS_PER_NODE * adj.num_rows)
-    for row, entries in adj.chunks():
+    for row, entries in entry_chunks(adj):
         a, b = clusters[row], clusters[adj.indices[entries].long()]
         chosen = a < b if adj.symmetric else a != b  # a symmetric graph has every edge in both directions
         a, b = a[chosen], b[chosen]
