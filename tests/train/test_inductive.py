@@ -185,3 +185,9 @@ def test_the_command_line_trains_inductively(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for name in ("full", "lmc"):
         assert lmc.load_run(tmp_path / "compare" / name)[1]["inductive"]
+
+
+def test_a_graph_whose_training_nodes_are_none_has_an_empty_training_graph() -> None:
+    g = random_graph()
+    seen = dataclasses.replace(g, inductive=True, train=torch.zeros_like(g.train)).training_graph
+    assert (seen.num_nodes, seen.adj.shape, seen.adj.symmetric) == (0, (0, 0), True)

@@ -18,7 +18,7 @@ from lmc.engine.layered import Layered
 from lmc.engine.problem import Problem, row_dtype
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
-from lmc.graph import Graph, Shard
+from lmc.graph import Graph, Shard, without_features
 from lmc.heap import release_freed
 from lmc.losses import Loss, checked_loss
 from lmc.methods import ClusterMethod, DropEdge, Method
@@ -102,7 +102,7 @@ def bind(
 def _whole(graph: Graph, inductive: bool | None, options: Distributed | None) -> Graph:
     """The graph with the protocol that is asked for; refuses those that cannot be inductive."""
     whole = graph if inductive is None else replace(graph, inductive=inductive)
-    if whole.training_graph is not whole and whole.without_features:
+    if whole.training_graph is not whole and without_features(whole):
         raise ConfigError(
             f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
             "node says nothing about an unseen one; train with inductive=False"
@@ -202,7 +202,7 @@ def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
             "lmc.predict needs neither"
         )
     _check_edge_data(graph, model)
-    if isinstance(getattr(model, "lin_in", None), Embedding) and not graph.without_features:
+    if isinstance(getattr(model, "lin_in", None), Embedding) and not without_features(graph):
         raise ConfigError(
             f'expected a graph without features for input="embedding" (got {graph.num_features} features in graph '
             f'{graph.name!r}): use input="features", or build the graph with x=None'

@@ -4,7 +4,7 @@ from lmc.graph.batch import Batch, live_tensors
 from lmc.graph.checks import SPLITS
 from lmc.graph.csr import CSR, offload, row_chunks, with_transpose
 from lmc.graph.edges import checked_edges
-from lmc.graph.graph import Graph, Nodes
+from lmc.graph.graph import Graph, Nodes, without_features
 from lmc.graph.mapped import MappedFiles
 from lmc.graph.normalise import NORMALISATIONS, adjacency_of, gcn_norm, normalise, renormalise
 from lmc.graph.product import Aggregation, Around, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm

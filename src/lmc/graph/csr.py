@@ -319,6 +319,14 @@ def identity(n: int, device: torch.device | None = None) -> CSR:
     return CSR(every, every[:-1], torch.ones(n, device=device), n)
 
 
+@cached
+def is_one_hot(matrix: CSR) -> bool:
+    """Whether every row has one entry, which is 1 and in a column of its own."""
+    if matrix.nnz != matrix.num_rows or not bool((matrix.data == 1).all() & (matrix.degrees() == 1).all()):
+        return False
+    return matrix.indices.unique().numel() == matrix.num_rows
+
+
 def with_empty_rows(matrix: CSR, num_rows: int) -> CSR:
     """The matrix with empty rows added at the end, ``num_rows`` rows in all."""
     tail = matrix.indptr[-1:].expand(num_rows - matrix.num_rows)

@@ -15,10 +15,10 @@ from torch import Tensor
 from lmc.errors import GraphError
 from lmc.graph import checks
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CSR, identity
+from lmc.graph.csr import CSR, identity, is_one_hot
 from lmc.graph.edges import checked_edges
 from lmc.graph.mapped import MappedFiles
-from lmc.graph.submatrices import permuted
+from lmc.graph.submatrices import induced, permuted
 
 HASHED = 2**22
 """Numbers of an array that are hashed at a time."""
@@ -102,14 +102,6 @@ class Graph:
     def num_features(self) -> int:
         return self.x.shape[1]
 
-    @cached_property
-    def without_features(self) -> bool:
-        """Whether every node has one feature, which is 1 and its own, as rows of the identity."""
-        x, n = self.x, self.num_nodes
-        if not isinstance(x, CSR) or x.nnz != n or not bool((x.data == 1).all() & (x.degrees() == 1).all()):
-            return False
-        return x.indices.unique().numel() == n
-
     @property
     def multi_label(self) -> bool:
         return self.task == "labels"
@@ -130,11 +122,6 @@ class Graph:
         return tuple(split for split in SPLITS if bool(getattr(self, split).any()))
 
     @property
-    def per_node(self) -> tuple[str, ...]:
-        """The fields with one entry per node, without features and edges."""
-        return ("y", *SPLITS, *(field for field in ("weight", "n_id") if getattr(self, field) is not None))
-
-    @property
     def device(self) -> torch.device:
         return self.adj.device
 
@@ -143,7 +130,7 @@ class Graph:
         """A hash of the structure: two graphs with the same edges share their partitions, whatever their weights."""
         digest = hashlib.sha256()
         for part in (self.adj.indptr, self.adj.indices):
-            self._digest(digest, part)
+            _digest(digest, part, self.adj)
         return digest.hexdigest()[:16]
 
     @cached_property
@@ -154,19 +141,13 @@ class Graph:
         if self.task == "regression":  # the others show in y
             digest.update(self.task.encode())
         edges = [part for part in (self.edge_weight, self.edge_attr) if part is not None]
-        for part in (*features, *(getattr(self, field) for field in self.per_node), *edges):
-            self._digest(digest, part)
+        for part in (*features, *(getattr(self, field) for field in node_fields(self)), *edges):
+            _digest(digest, part, self.adj)
         return digest.hexdigest()[:16]
-
-    def _digest(self, digest: Any, part: Tensor) -> None:
-        """Add the bytes of an array, without a copy of it and with few mapped pages: it may be large."""
-        for piece in part.contiguous().view(-1).split(HASHED):
-            digest.update(piece.cpu().numpy().view(np.uint8))
-            self.adj.release()
 
     def to(self, device: torch.device | str, features: bool = True, structure: bool = True) -> Graph:
         """This graph with its arrays on ``device``; ``features`` and ``structure`` can be left where they are."""
-        moved = {k: getattr(self, k).to(device) for k in self.per_node}
+        moved = {k: getattr(self, k).to(device) for k in node_fields(self)}
         if structure:
             moved["adj"] = self.adj.to(device)
         if features:
@@ -181,12 +162,7 @@ class Graph:
             files: where the edges are to lie in files.
         """
         order = order.to(self.device)
-        adj = permuted(self.adj, order, files)
-        features: Tensor | CSR | None = x
-        if features is None:
-            at = order.to(self.x.device)
-            features = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
-        return replace(self, adj=adj, x=features, **{k: getattr(self, k)[order] for k in self.per_node})
+        return replace(self, adj=permuted(self.adj, order, files), **_rows_of(self, order, x))
 
     @property
     def training_graph(self) -> Graph:
@@ -198,20 +174,14 @@ class Graph:
         if not self.inductive or bool(self.train.all()):
             return self
         nodes = self.train.nonzero().squeeze(1)
-        row = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
-        row[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=self.device)
-        rows = self.adj.select_rows(nodes)
-        columns = row[rows.indices]
-        cut = replace(rows, indices=columns, _cache={}).filtered(columns >= 0)
-        adj = replace(cut, num_cols=nodes.numel(), symmetric=self.adj.symmetric, _cache={})
-        at = nodes.to(self.x.device)
-        x = self.x.select_rows(at) if isinstance(self.x, CSR) else self.x[at]
-        kept = {k: getattr(self, k)[nodes] for k in self.per_node} | {"n_id": nodes}
-        return replace(self, adj=adj, x=x, inductive=False, **kept)
+        local = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
+        local[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=self.device)
+        rows = _rows_of(self, nodes) | {"n_id": nodes}
+        return replace(self, adj=induced(self.adj, nodes, local), inductive=False, **rows)
 
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, CSR) else "dense"
-        read = "no features" if self.without_features else f"{self.num_features} {kind} features"
+        read = "no features" if without_features(self) else f"{self.num_features} {kind} features"
         edges = ("directed " if self.directed else "") + ("edges" if self.edge_weight is None else "weighted edges")
         sizes = "/".join(str(int(getattr(self, k).sum())) for k in SPLITS)
         kinds = {"classes": "classes", "labels": "labels", "regression": "regression targets"}
@@ -261,7 +231,7 @@ class Graph:
             edge_weight=edge_weight, edge_attr=edge_attr,
         )  # fmt: skip
         if y is None:
-            return cls._without_targets(edges, x, splits, num_classes, name, task)
+            return _without_targets(edges, x, splits, num_classes, name, task)
         y = checks.as_tensor("y", y)
         n = y.shape[0] if y.dim() else 0
         features = identity(n, y.device) if x is None else checks.checked_features(x, n)
@@ -273,20 +243,45 @@ class Graph:
         given: dict[str, Any] = {"num_classes": num_classes, "name": name, "task": task, "inductive": inductive}
         return cls(adj, features, targets, **masks, **given, weight=factors)
 
-    @classmethod
-    def _without_targets(
-        cls, edges: Callable[[int], CSR], x: Array | CSR | None, splits: Mapping[str, Nodes | None],
-        num_classes: int | None, name: str, task: str | None,
-    ) -> Graph:  # fmt: skip
-        """A graph whose targets are all unknown."""
-        given = [split for split, nodes in splits.items() if nodes is not None]
-        if given:
-            raise GraphError(f"expected targets y for the {given[0]} nodes (got none): pass y, or no splits")
-        checks.check_task(task)
-        x = checks.as_features(x)
-        n = x.shape[0] if len(x.shape) else 0
-        features = checks.checked_features(x, n)
-        adj = edges(n)
-        unknown = torch.full((n,), -1, device=adj.device)
-        masks: dict[str, Any] = dict.fromkeys(SPLITS, unknown >= 0)
-        return cls(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name, task=task or "")
+
+def node_fields(graph: Graph) -> tuple[str, ...]:
+    """The fields with one entry per node, without features and edges."""
+    return ("y", *SPLITS, *(field for field in ("weight", "n_id") if getattr(graph, field) is not None))
+
+
+def without_features(graph: Graph) -> bool:
+    """Whether every node has one feature, which is 1 and its own, as rows of the identity."""
+    return isinstance(graph.x, CSR) and is_one_hot(graph.x)
+
+
+def _rows_of(graph: Graph, nodes: Tensor, x: Tensor | CSR | None = None) -> dict[str, Any]:
+    """The fields of these nodes; ``x`` are their features, where known."""
+    if x is None:
+        at = nodes.to(graph.x.device)
+        x = graph.x.select_rows(at) if isinstance(graph.x, CSR) else graph.x[at]
+    return {"x": x} | {field: getattr(graph, field)[nodes] for field in node_fields(graph)}
+
+
+def _digest(digest: Any, part: Tensor, adj: CSR) -> None:
+    """Add the bytes of an array, without a copy of it and with few mapped pages (in the files of ``adj``)."""
+    for piece in part.contiguous().view(-1).split(HASHED):
+        digest.update(piece.cpu().numpy().view(np.uint8))
+        adj.release()
+
+
+def _without_targets(
+    edges: Callable[[int], CSR], x: Array | CSR | None, splits: Mapping[str, Nodes | None],
+    num_classes: int | None, name: str, task: str | None,
+) -> Graph:  # fmt: skip
+    """A graph whose targets are all unknown."""
+    given = [split for split, nodes in splits.items() if nodes is not None]
+    if given:
+        raise GraphError(f"expected targets y for the {given[0]} nodes (got none): pass y, or no splits")
+    checks.check_task(task)
+    x = checks.as_features(x)
+    n = x.shape[0] if len(x.shape) else 0
+    features = checks.checked_features(x, n)
+    adj = edges(n)
+    unknown = torch.full((n,), -1, device=adj.device)
+    masks: dict[str, Any] = dict.fromkeys(SPLITS, unknown >= 0)
+    return Graph(adj, features, unknown, **masks, num_classes=num_classes or 0, name=name, task=task or "")

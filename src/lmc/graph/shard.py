@@ -22,7 +22,7 @@ from torch import Tensor
 from lmc.errors import GraphError
 from lmc.graph.checks import SPLITS
 from lmc.graph.csr import CHUNK, CSR, from_rows, rows_in_chunks
-from lmc.graph.graph import Graph
+from lmc.graph.graph import Graph, node_fields
 from lmc.graph.normalise import row_sums
 from lmc.graph.submatrices import induced
 
@@ -169,5 +169,5 @@ def _induced(graph: Graph, adj: CSR, ids: Tensor, local: Tensor) -> Graph:
         for target, some in zip(rows.split(step), at.split(step), strict=True):
             target.copy_(x[some])
             adj.release()  # mapped features lie in the same files
-    nodes = {name: getattr(graph, name).cpu()[ids] for name in graph.per_node}
+    nodes = {name: getattr(graph, name).cpu()[ids] for name in node_fields(graph)}
     return replace(graph, adj=induced(adj, ids, local), x=rows, **nodes)

@@ -18,6 +18,8 @@ from lmc.kernels.pinned import take
 
 def induced(matrix: CSR, nodes: Tensor, local: Tensor) -> CSR:
     """The square matrix on ``nodes``; ``local`` are their numbers in it, and -1 for all other nodes."""
+    if not nodes.numel():
+        return replace(matrix.select_rows(nodes), num_cols=0, symmetric=matrix.symmetric, _cache={})
     kept = []
     for _, piece in rows_in_chunks(matrix, nodes):
         columns = local[piece.indices.long()]

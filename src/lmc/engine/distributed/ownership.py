@@ -12,7 +12,7 @@ from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.shards import check_shards
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Graph, Shard, spmm
+from lmc.graph import CSR, Graph, Shard, spmm, without_features
 from lmc.methods import METHODS, ClusterMethod, Method
 from lmc.models import Model, recurrent_model
 from lmc.partition import group_parts, partition
@@ -22,7 +22,7 @@ from lmc.sampling import Clusters, derive
 def check_distributed(method: Method, model: Model, graph: Graph, options: Distributed) -> None:
     """Refuse a method, a model or a graph that cannot be run in this way."""
     traits, kind = method.traits, type(model).__name__
-    if model.owns_forward or graph.without_features or graph.edge_attr is not None:
+    if model.owns_forward or without_features(graph) or graph.edge_attr is not None:
         raise ConfigError(
             f"expected a native model and a graph with features of nodes alone for a distributed run (got {kind} on "
             f"{graph!r}): train it in one process"
