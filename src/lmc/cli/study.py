@@ -152,24 +152,6 @@ class Study(ABC, Generic[C, R]):
         """Where progress and tables are shown."""
         return console()
 
-    def run(self, program: str = "lmc") -> None:
-        """Measure what is left, show everything, and say how to continue where something is still left."""
-        if self.summary_only:
-            if not self._file("jsonl").exists():
-                raise CheckpointError(
-                    f"expected a folder with a {self.name}.jsonl (got {self.folder}): name one with --run-dir"
-                )
-            self._show()
-            return
-        left, interrupted = self.work()
-        self._show()
-        if left:
-            why = "stopped" if interrupted else f"the limit of {self.limit:g} s is reached"
-            self.out.print(f"{why}; {left} of {len(self.cells())} cells are left, continue with:", soft_wrap=True)
-            self.out.print(f"{program} {shlex.join(sys.argv[1:])}", soft_wrap=True, markup=False)
-        if interrupted:
-            raise typer.Exit(STOPPED)
-
     def work(self) -> tuple[int, bool]:
         """Measure what is left; how many cells are left then, and whether Ctrl-C stopped the work."""
         started = time.monotonic()
@@ -177,8 +159,24 @@ class Study(ABC, Generic[C, R]):
             raise ConfigError(f"expected a positive number of seconds for --limit (got {self.limit:g})")
         cells = self.cells()
         with locked(self.folder), matmul_precision(self.on, self.tf32):
-            self._open(self.settings())
-            return self._work(cells, started)
+            _open(self)
+            waiting = self.waiting()
+            done = len(cells) - len(waiting)
+            state = [("device", self.device_text), ("cells", f"{len(cells)}, of which {done} are done")]
+            self.out.print(facts([*self.facts(), *state, ("run folder", str(self.folder))]))
+            progress = progress_bar(len(cells), "cell", self.out, done, lines=len(cells))
+            with progress as show, stop_on_interrupt() as stop:
+                for k, cell in enumerate(waiting):
+                    left = None if self.limit is None else self.limit - (time.monotonic() - started)
+                    if stop() or (left is not None and left <= 0):
+                        break
+                    records = self.measure_within(cell, left and left / (len(waiting) - k))
+                    with writable(self.folder):
+                        append_lines(self.file("jsonl"), records)
+                    done += 1
+                    for text in map(self.describe, records):
+                        show(done, text)
+                return len(cells) - done, stop()
 
     def waiting(self, records: Sequence[R] | None = None) -> list[C]:
         """The cells without a line, and those with a line that is not done; ``records``: all lines, read before."""
@@ -189,7 +187,7 @@ class Study(ABC, Generic[C, R]):
 
     def saved(self) -> Mapping[str, Any]:
         """The settings of the folder; empty where there are none yet."""
-        path = self._file("json")
+        path = self.file("json")
         saved = read_json(path) if path.exists() else {"format": FORMAT}
         if saved.pop("format", None) != FORMAT:
             raise CheckpointError(
@@ -198,63 +196,67 @@ class Study(ABC, Generic[C, R]):
             )
         return saved
 
-    def _file(self, kind: str) -> Path:
+    def file(self, kind: str) -> Path:
+        """The file of the folder with this suffix."""
         shared = self.store if kind.startswith("json") else None
         return self.folder / f"{shared or self.name}.{kind}"
 
     def lines(self) -> list[R]:
         """All lines of the folder."""
-        return read_records(self._file("jsonl"), self.record)
+        return read_records(self.file("jsonl"), self.record)
 
-    def _open(self, settings: Mapping[str, Any]) -> None:
-        """Make the folder or continue in it: a setting that it has with another value is refused, a new one added."""
-        with writable(self.folder):
-            old = self.saved()
-            differing = [f"{k}: {old[k]} there, {v} here" for k, v in settings.items() if k in old and old[k] != v]
-            if differing:
-                raise CheckpointError(
-                    f"expected the settings of {self.folder} (got others: {'; '.join(differing)}): "
-                    "use the same, or another --run-dir"
-                )
-            replace(self._file("json"), json.dumps({"format": FORMAT, **old, **settings}, indent=1).encode())
-            write_lines(self._file("jsonl"), self.lines())
 
-    def _work(self, cells: Sequence[C], started: float) -> tuple[int, bool]:
-        """See :meth:`work`."""
-        waiting = self.waiting()
-        done = len(cells) - len(waiting)
-        lines = [("device", self.device_text), ("cells", f"{len(cells)}, of which {done} are done")]
-        self.out.print(facts([*self.facts(), *lines, ("run folder", str(self.folder))]))
-        with progress_bar(len(cells), "cell", self.out, done, lines=len(cells)) as show, stop_on_interrupt() as stop:
-            for k, cell in enumerate(waiting):
-                left = None if self.limit is None else self.limit - (time.monotonic() - started)
-                if stop() or (left is not None and left <= 0):
-                    break
-                records = self.measure_within(cell, left and left / (len(waiting) - k))
-                with writable(self.folder):
-                    append_lines(self._file("jsonl"), records)
-                done += 1
-                for text in map(self.describe, records):
-                    show(done, text)
-            return len(cells) - done, stop()
+def run_study(study: Study[C, R], program: str) -> None:
+    """Measure what is left, show everything, and say how to continue where something is still left."""
+    if study.summary_only:
+        if not study.file("jsonl").exists():
+            raise CheckpointError(
+                f"expected a folder with a {study.name}.jsonl (got {study.folder}): name one with --run-dir"
+            )
+        _show(study)
+        return
+    left, interrupted = study.work()
+    _show(study)
+    if left:
+        why = "stopped" if interrupted else f"the limit of {study.limit:g} s is reached"
+        study.out.print(f"{why}; {left} of {len(study.cells())} cells are left, continue with:", soft_wrap=True)
+        study.out.print(f"{program} {shlex.join(sys.argv[1:])}", soft_wrap=True, markup=False)
+    if interrupted:
+        raise typer.Exit(STOPPED)
 
-    def _show(self) -> None:
-        """Show and write the tables, and draw the figure."""
-        self.saved()  # a folder of another form is refused
-        records = self.lines()
-        tables = self.tables(records) if records else []
-        if not tables:
-            self.out.print(self.missing())
-            return
-        for table in tables:
-            self.out.print(table.rich())
-        written, figure = ["jsonl", "md"], self.figure(records)
-        with writable(self.folder):
-            replace(self._file("md"), "\n".join(table.markdown() for table in tables).encode())
-            if figure is not None:
-                save(figure, self._file("png"))
-                written.append("png")
-        self.out.print(f"{', '.join(self._file(k).name for k in written)} in {self.folder}", soft_wrap=True)
+
+def _open(study: Study[C, R]) -> None:
+    """Make the folder or continue in it: a setting that it has with another value is refused, a new one added."""
+    settings = study.settings()
+    with writable(study.folder):
+        old = study.saved()
+        differing = [f"{k}: {old[k]} there, {v} here" for k, v in settings.items() if k in old and old[k] != v]
+        if differing:
+            raise CheckpointError(
+                f"expected the settings of {study.folder} (got others: {'; '.join(differing)}): "
+                "use the same, or another --run-dir"
+            )
+        replace(study.file("json"), json.dumps({"format": FORMAT, **old, **settings}, indent=1).encode())
+        write_lines(study.file("jsonl"), study.lines())
+
+
+def _show(study: Study[C, R]) -> None:
+    """Show and write the tables, and draw the figure."""
+    study.saved()  # a folder of another form is refused
+    records = study.lines()
+    tables = study.tables(records) if records else []
+    if not tables:
+        study.out.print(study.missing())
+        return
+    for table in tables:
+        study.out.print(table.rich())
+    written, figure = ["jsonl", "md"], study.figure(records)
+    with writable(study.folder):
+        replace(study.file("md"), "\n".join(table.markdown() for table in tables).encode())
+        if figure is not None:
+            save(figure, study.file("png"))
+            written.append("png")
+    study.out.print(f"{', '.join(study.file(k).name for k in written)} in {study.folder}", soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +305,7 @@ def app_of(studies: Sequence[type[Study[Any, Any]]], program: str, help: str) ->
     for study in studies:
 
         def run(chosen: Study[Any, Any]) -> None:
-            chosen.run(program)
+            run_study(chosen, program)
 
         run.__doc__ = f"{inspect.getdoc(study)}\n\nCtrl-C finishes the cell; the same command continues from there."
         app.command(study.name)(takes(study, last=common)(run))
