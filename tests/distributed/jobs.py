@@ -4,31 +4,85 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch_geometric.nn import GATv2Conv, GCNConv, MessagePassing, SAGEConv
+from torch_geometric.nn import models as pyg
 
 import lmc
-from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, random_graph
+from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, chance, random_graph, weighted_graph
 from lmc.engine import Distributed, Run
 from lmc.errors import Interrupted
 from lmc.graph import Graph
+from lmc.graph.csr import identity
 from lmc.methods import Method
-from lmc.models import GCN, Model, RecGCN
+from lmc.models import GCN, IGNN, Model, RecGCN
 from lmc.train import Training
 from lmc.train.evaluate import evaluate_problem
 from lmc.train.run_folder import Settings
 
-GRAPHS = {"random": random_graph, **SPECIAL_GRAPHS, "large": lambda: random_graph(60, seed=3)}
+
+def with_edge_features(directed: bool = False) -> Graph:
+    """A graph with weights and three features of every edge."""
+    graph = weighted_graph(directed=directed)
+    features = torch.randn(graph.adj.nnz, 3, generator=chance(7), dtype=torch.float64)
+    return replace(graph, adj=replace(graph.adj, edge_data=features))
+
+
+class Mixed(nn.Module):
+    """Convolutions with three matrices: weighted, attention with edge features, and a mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = GCNConv(6, 7), GATv2Conv(7, 5, edge_dim=3), SAGEConv(5, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Tensor:
+        h = self.first(x, edge_index, edge_weight).relu()
+        h = self.second(h, edge_index, edge_attr).relu()
+        return self.third(h, edge_index)
+
+
+class ByNumberOfEdges(MessagePassing):
+    """A convolution whose weights depend on the whole graph."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        weight = x.new_full(edge_index.shape[1:], 1 / max(1, edge_index.shape[1]))
+        return self.propagate(edge_index, x=self.lin(x), weight=weight)
+
+    def message(self, x_j: Tensor, weight: Tensor) -> Tensor:
+        return weight.view(-1, 1) * x_j
+
+
+GRAPHS = {
+    "random": random_graph,
+    **SPECIAL_GRAPHS,
+    "large": lambda: random_graph(60, seed=3),
+    "no-features": lambda: replace(random_graph(), x=identity(40)),
+    "edge-features": with_edge_features,
+    "edge-features-directed": lambda: with_edge_features(directed=True),
+}
 EVERY_MODEL = {
     **MODELS,
     **MORE_MODELS,
     "recgcn": lambda g: RecGCN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8),
+    "recgcn-embedding": lambda g: RecGCN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8, input="embedding"),
+    "ignn": lambda g: IGNN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8),
     "gcn-dropout": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, dropout=0.4),
     "gcn-batch-norm": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, norm="batch"),
+    "wrap-gcn": lambda g: lmc.wrap(pyg.GCN(g.num_features, 7, 3, g.num_classes, norm="batch", jk="cat")),
+    "wrap-sage": lambda g: lmc.wrap(pyg.GraphSAGE(g.num_features, 7, 3, g.num_classes)),
+    "wrap-gin": lambda g: lmc.wrap(pyg.GIN(g.num_features, 7, 2, g.num_classes)),
+    "wrap-gat": lambda g: lmc.wrap(pyg.GAT(g.num_features, 6, 2, g.num_classes, heads=2)),
+    "wrap-mixed": lambda g: lmc.wrap(Mixed()),
+    "wrap-number-of-edges": lambda g: lmc.wrap(ByNumberOfEdges()),
 }
 
 

@@ -9,7 +9,7 @@ from jobs import Case
 from rank_pool import Ranks
 
 import lmc
-from lmc.methods import CMC, IMC, LMC4Conv
+from lmc.methods import CMC, IMC, LMC4Conv, LMC4Rec
 
 CASES = {
     "gcn": Case(LMC4Conv(clusters_per_batch=2)),
@@ -20,6 +20,13 @@ CASES = {
     "pna": Case(LMC4Conv(clusters_per_batch=1), "pna"),
     "weighted": Case(CMC(clusters_per_batch=1), graph="weighted"),
     "directed": Case(LMC4Conv(clusters_per_batch=1), graph="directed-weighted"),
+    "wrapped-gcn": Case(LMC4Conv(clusters_per_batch=1), "wrap-gcn", "weighted"),
+    "wrapped-sage": Case(CMC(clusters_per_batch=1, adjoints=True), "wrap-sage"),
+    "wrapped-gat": Case(LMC4Conv(clusters_per_batch=1), "wrap-gat"),
+    "wrapped-edge-features": Case(LMC4Conv(clusters_per_batch=1), "wrap-mixed", "edge-features-directed"),
+    "no-features": Case(LMC4Conv(clusters_per_batch=1), graph="no-features"),
+    "embedding": Case(LMC4Rec(clusters_per_batch=1), "recgcn-embedding", "no-features"),
+    "ignn": Case(LMC4Rec(clusters_per_batch=1), "ignn"),
     "imc": Case(IMC(clusters_per_batch=2), "gcn"),
 }
 
@@ -28,10 +35,9 @@ CASES = {
 def test_evaluation_prediction_and_refresh_are_those_of_one_process(name: str, ranks: Ranks) -> None:
     case = CASES[name]
     found = ranks(jobs.exact, case)
-    graph = case.make_graph()
-    model = case.make_model(graph)
     run = case.bind()
     run.refresh()
+    graph, model = case.make_graph(), run.problem.model
     row = run.clusters.order.argsort()
     for rank in found:
         assert rank["scores"] == rank["evaluated"] == lmc.evaluate(model, graph)

@@ -92,9 +92,13 @@ def test_bfloat16_on_the_wire_sends_a_quarter_of_float64_and_stays_close(two: Ra
         ),
         (Case(DropEdge(LMC4Conv(clusters_per_batch=1))), "got DropEdge"),
         (Case(CMC(), options={"sync_every": 3}), "expected sync_every=1 for CMC \\(got 3\\)"),
+        (
+            Case(LMC4Conv(clusters_per_batch=1), "wrap-number-of-edges"),
+            "expected convolutions whose weights of an edge follow from the edges into its two ends",
+        ),
         (Case(LMC4Conv(), parts=1), "expected at least one part per rank, 2 \\(got 1 parts\\)"),
     ],
-    ids=["sampling", "drop-edge", "sums", "parts"],
+    ids=["sampling", "drop-edge", "sums", "number-of-edges", "parts"],
 )
 def test_what_cannot_be_distributed_is_refused_on_every_rank(case: Case, message: str, two: Ranks) -> None:
     errors = two(jobs.refused, case)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lmc.engine.cuda_graphs import warm_up
 from lmc.engine.distributed import Distributed, World, own_shard
-from lmc.engine.distributed.ownership import bound_over_ranks, check_distributed, join
+from lmc.engine.distributed.matrices import bound_over_ranks
+from lmc.engine.distributed.ownership import check_distributed, join
 from lmc.engine.distributed.world import local_device
 from lmc.engine.kinds import kind_of
 from lmc.engine.layered import Layered

@@ -58,6 +58,7 @@ class OwnForward(Layered):
                 with evaluating(problem.model), torch.no_grad():
                     stored = [t.pull(chunk.ext) for t in tables]
                     table.push(rows, next_state(problem, chunk.ext, stored, chunk.operator))
+            problem.publish(table)
             tables.append(table)
             yield l, table
 
@@ -86,6 +87,8 @@ class OwnForward(Layered):
                 logits = next_state(problem, rows, states)
                 send(rows, states, losses_of(problem, logits, rows).sum(), None)
             for l in range(L, 0, -1):
+                if problem.exchange is not None:
+                    problem.exchange.collect(V[l - 1])
                 yield l, V[l - 1]
                 for rows in chunks if l > 1 else ():
                     chunk = cut(problem, rows, l)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmc.engine.distributed.exchange import Exchange, mirrored
-from lmc.engine.distributed.ownership import local_matrices
+from lmc.engine.distributed.matrices import local_matrices
 from lmc.engine.exact import chunks_of, cut
 from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
 from lmc.engine.kinds import kind_of
@@ -94,7 +94,7 @@ class Problem:
         if exchange is None:
             found, kinds = model.matrices(graph.adj, parameters)
         else:
-            found, kinds = local_matrices(model, exchange.shard, parameters)
+            found, kinds = local_matrices(model, exchange, parameters)
             found = found if on_host else [matrix.to(device) for matrix in found]
         placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table

@@ -2,7 +2,8 @@
 
 world       the options, the process group and its collectives
 shards      the files of a rank, and what all ranks agree on about them
-ownership   what a rank holds: its shard, its batches, its rows of P
+ownership   what a rank holds: its shard and its batches
+matrices    its rows of the aggregation matrices
 exchange    rows between their owners and the ranks that mirror them
 step        the exchange after every step
 layer       the exchange at every layer

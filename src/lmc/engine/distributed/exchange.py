@@ -98,26 +98,27 @@ class Exchange:
 
     def publish_dense(self, rows: Tensor) -> None:
         """The same as :meth:`publish` for a matrix in memory."""
-        send = torch.cat(self.sent_to).to(rows.device)
-        out, work = self.world.exchange(rows[send].to(self.device), self.all.send_counts, self.all.receive_counts)
-        self.world.wait(work)
-        rows[self.shard.num_owned :] = out.to(rows.device)
+        rows[self.shard.num_owned :] = self.sent(rows[torch.cat(self.sent_to).to(rows.device)])
 
     def publish_sparse(self, matrix: CSR) -> CSR:
-        """The same for a sparse matrix, whose rows are replaced: lengths first, then columns and values."""
-        send, counts, owned = torch.cat(self.sent_to).to(matrix.device), self.all.send_counts, self.shard.num_owned
-        entries, starts = row_entries(matrix, send)
-        lengths = self._sent(matrix.degrees()[send], counts, self.all.receive_counts)
-        given = _sums(starts.diff(), counts), _sums(lengths, self.all.receive_counts)
-        columns = self._sent(matrix.indices[entries], *given)
-        values = self._sent(matrix.data[entries], *given)
-        mine = matrix.leading(owned)
+        """The same for a sparse matrix, whose rows are replaced."""
+        lengths, (columns, values) = self.rows_of_mirrors(matrix, matrix.indices, matrix.data)
+        mine = matrix.leading(self.shard.num_owned)
         return CSR(
             pointers(torch.cat([mine.degrees(), lengths])),
             torch.cat([mine.indices, columns]),
             torch.cat([mine.data, values]),
             matrix.num_cols,
         )
+
+    def rows_of_mirrors(self, matrix: CSR, *entries: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The rows of mirrors as their owners have them: their lengths, and ``entries``, which the matrix has one of
+        for every stored entry."""
+        send = torch.cat(self.sent_to).to(matrix.device)
+        at, starts = row_entries(matrix, send)
+        lengths = self.sent(starts.diff())
+        counts = (_sums(starts.diff(), self.all.send_counts), _sums(lengths, self.all.receive_counts))
+        return lengths, [self.sent(each[at], *counts) for each in entries]
 
     def local_rows(self, nodes: Tensor) -> Tensor:
         """The rows of nodes of the whole graph; -1 where another rank owns them."""
@@ -131,8 +132,11 @@ class Exchange:
         result[at.to(self.device)] = rows.to(self.device)
         return self.world.sum(result).to(rows.device)
 
-    def _sent(self, rows: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
-        """Rows of other ranks, on the device of those that are sent."""
+    def sent(
+        self, rows: Tensor, send_counts: list[int] | None = None, receive_counts: list[int] | None = None
+    ) -> Tensor:
+        """Rows of other ranks, on the device of those that are sent; by default the rows of all mirrors."""
+        send_counts, receive_counts = send_counts or self.all.send_counts, receive_counts or self.all.receive_counts
         out, work = self.world.exchange(rows.to(self.device), send_counts, receive_counts)
         self.world.wait(work)
         return out.to(rows.device)

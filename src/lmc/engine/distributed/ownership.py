@@ -1,4 +1,4 @@
-"""Who owns what: the shard, the batches and the aggregation matrices of one rank, and the batches of all others."""
+"""Who owns what: the shard and the batches of one rank, and the batches of all others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lmc.engine.distributed.exchange import Exchange
+from lmc.engine.distributed.matrices import check_weights
 from lmc.engine.distributed.shards import check_shards
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Graph, Shard, spmm, without_features
+from lmc.graph import Graph, Shard
 from lmc.methods import METHODS, ClusterMethod, Method
-from lmc.models import Model, recurrent_model
+from lmc.models import Model
 from lmc.partition import group_parts, partition
 from lmc.sampling import Clusters, derive
 
@@ -22,11 +24,6 @@ from lmc.sampling import Clusters, derive
 def check_distributed(method: Method, model: Model, graph: Graph, options: Distributed) -> None:
     """Refuse a method, a model or a graph that cannot be run in this way."""
     traits, kind = method.traits, type(model).__name__
-    if model.owns_forward or without_features(graph) or graph.edge_attr is not None:
-        raise ConfigError(
-            f"expected a native model and a graph with features of nodes alone for a distributed run (got {kind} on "
-            f"{graph!r}): train it in one process"
-        )
     if options.sync not in traits.sync:
         can = ", ".join(sorted(cls.traits.title for cls in METHODS.values() if options.sync in cls.traits.sync))
         other = f'; it can be run with sync="{traits.sync[0]}"' if traits.sync else ""
@@ -34,17 +31,30 @@ def check_distributed(method: Method, model: Model, graph: Graph, options: Distr
             f'expected a method that can be run with sync="{options.sync}" (got {traits.title} on {kind}): use one of '
             f"{can}{other}"
         )
-    if options.sync == "layer" and (not model.linear or model.recurrent):
-        raise ConfigError(
-            f'expected a model with a linear aggregation for sync="layer" (got {kind}): ranks exchange the rows that '
-            "it sums; use GCN, SAGE, GIN, GCNII or APPNP"
-        )
+    if options.sync == "layer":
+        _check_layers(model)
+    if model.owns_forward:
+        check_weights(model, graph.adj)
     if model.recurrent and "lambda_pf" not in dict(model.named_buffers()):
         raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
     if options.sync_every > 1 and traits.sums:
         raise ConfigError(
             f"expected sync_every=1 for {traits.title} (got {options.sync_every}): its sums have to fit the rows of "
             "other ranks; use LMC4Conv"
+        )
+
+
+def _check_layers(model: Model) -> None:
+    """Refuse a model whose rows cannot be exchanged at every layer."""
+    if not model.linear or model.recurrent:
+        raise ConfigError(
+            f'expected a model with a linear aggregation for sync="layer" (got {type(model).__name__}): ranks exchange '
+            "the rows that it sums; use GCN, SAGE, GIN, GCNII or APPNP"
+        )
+    if model.owns_forward and any(isinstance(module, _BatchNorm) for module in model.modules()):
+        raise ConfigError(
+            'expected a wrapped network without batch norm for sync="layer" (got one with it): its statistics are '
+            "those of one rank; use layer norm, or a native model"
         )
 
 
@@ -87,17 +97,6 @@ def shard_of(method: Method, graph: Graph | Shard, parts: Tensor | None, seed: i
     return shard
 
 
-def bound_over_ranks(model: Model, P: CSR, exchange: Exchange) -> None:
-    """Set the bound of lambda_pf(P) of a recurrent model, and project: max_i (P x)_i / x_i over the rows of all ranks,
-    with x = diag(P)^-1/2, the eigenvector of the GCN normalisation (Collatz and Wielandt)."""
-    recurrent, n = recurrent_model(model), exchange.shard.num_owned
-    row = P.row_index()
-    x = P.data[row == P.indices].double().rsqrt().unsqueeze(1)
-    bound = (spmm(P.leading(n), x) / x[:n]).max().view(1)
-    recurrent.get_buffer("lambda_pf").copy_(exchange.world.max(bound)[0])
-    recurrent.project()
-
-
 def rank_seed(seed: int, rank: int) -> int:
     """The seed of a rank; rank 0 has that of the run, as one process would."""
     return seed if rank == 0 else derive(seed, "rank", rank)
@@ -111,20 +110,6 @@ def local_clusters(method: Method, shard: Shard, seed: int) -> Clusters:
     per_batch, num_parts = method.clusters_per_batch, int(parts.max()) + 1
     local = replace(method, num_parts=None, clusters_per_batch=per_batch and min(per_batch, num_parts))
     return local.clusters(shard.graph, parts, seed)
-
-
-def local_matrices(model: Model, shard: Shard, dtype: torch.dtype) -> tuple[list[CSR], tuple[int, ...]]:
-    """The matrices of the local nodes, normalised as on the whole graph, and which of them each layer reads."""
-    found, kinds = model.matrices(shard.completed(), dtype)
-    n, weights = shard.num_local, shard.graph.edge_weight
-
-    def cut(matrix: CSR) -> CSR:
-        rows = matrix.leading(n)
-        inside = rows.filtered(rows.indices < n)
-        data = None if weights is None or inside.edge_data is None else inside.edge_data.to(weights.dtype)
-        return CSR(inside.indptr, inside.indices, inside.values, n, matrix.symmetric, edge_data=data)
-
-    return [cut(matrix) for matrix in found], kinds
 
 
 @dataclass(frozen=True)
