@@ -73,7 +73,7 @@ def bind(
     if options is None:
         clusters = method.clusters(graph, parts, seed)
     else:
-        check_distributed(schedule or method, model, graph, options)
+        check_distributed(schedule or method, model, options)
         placement = replace(placement, device=str(local_device(placement.training_device)))
         exchange, clusters, turns = join(method, given, parts, seed, World(options, placement.training_device))
         graph = whole = exchange.shard.graph

@@ -21,8 +21,11 @@ def local_matrices(model: Model, exchange: Exchange, dtype: torch.dtype) -> tupl
     """
     shard = exchange.shard
     n, weights = shard.num_local, shard.graph.edge_weight
-    adj = with_edges_of_mirrors(exchange).to(exchange.device) if model.owns_forward else shard.completed()
-    found, kinds = model.matrices(adj, dtype)
+    if model.owns_forward:
+        check_weights(model, shard.graph.adj)
+        found, kinds = model.matrices(with_edges_of_mirrors(exchange).to(exchange.device), dtype)
+    else:
+        found, kinds = model.matrices(shard.completed(), dtype)
 
     def cut(matrix: CSR) -> CSR:
         rows = matrix.leading(n)

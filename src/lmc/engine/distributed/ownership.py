@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lmc.engine.distributed.exchange import Exchange
-from lmc.engine.distributed.matrices import check_weights
 from lmc.engine.distributed.shards import check_shards
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
@@ -21,8 +20,8 @@ from lmc.partition import group_parts, partition
 from lmc.sampling import Clusters, derive
 
 
-def check_distributed(method: Method, model: Model, graph: Graph, options: Distributed) -> None:
-    """Refuse a method, a model or a graph that cannot be run in this way."""
+def check_distributed(method: Method, model: Model, options: Distributed) -> None:
+    """Refuse a method or a model that cannot be run in this way."""
     traits, kind = method.traits, type(model).__name__
     if options.sync not in traits.sync:
         can = ", ".join(sorted(cls.traits.title for cls in METHODS.values() if options.sync in cls.traits.sync))
@@ -33,8 +32,6 @@ def check_distributed(method: Method, model: Model, graph: Graph, options: Distr
         )
     if options.sync == "layer":
         _check_layers(model)
-    if model.owns_forward:
-        check_weights(model, graph.adj)
     if model.recurrent and "lambda_pf" not in dict(model.named_buffers()):
         raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
     if options.sync_every > 1 and traits.sums:
