@@ -24,6 +24,7 @@ from helpers import (
 from lmc.diagnostics import estimated_errors, gradient_error, staleness
 from lmc.engine import Run
 from lmc.engine.exact import exact_adjoints, exact_states
+from lmc.engine.problem import row_losses
 from lmc.errors import ConfigError
 from lmc.graph import Graph, gcn_norm
 from lmc.methods import GAS, SSE, BackwardSGD, ClusterGCN, ClusterMethod, CMC4Rec, LMC4Rec
@@ -141,7 +142,7 @@ def test_one_step_from_the_histories_is_equations_20_and_22() -> None:
     run.accumulate(batch)
     z = P @ Z.relu() @ W.t() + run.graph.x @ model.lin_in.weight.t() + model.lin_in.bias  # type: ignore[union-attr, operator]
     h = z.relu().detach().requires_grad_()
-    losses = run.problem.row_losses(h @ model.lin_out.weight.t() + model.lin_out.bias, run.graph.y, run.graph.train)  # type: ignore[union-attr, operator]
+    losses = row_losses(run.problem, h @ model.lin_out.weight.t() + model.lin_out.bias, run.graph.y, run.graph.train)  # type: ignore[union-attr, operator]
     (G,) = torch.autograd.grad(losses.sum(), h)
     v = (P @ V @ W + G) * (z > 0)
     core = batch.core
@@ -166,7 +167,7 @@ def test_local_fixed_points_are_equations_21_and_23() -> None:
     b = model.encode(run.graph.x, Pass())[core].detach()  # type: ignore[index]
     torch.testing.assert_close(P @ Z.relu() @ W.t() + b, now, rtol=1e-10, atol=1e-10)
     h = now.relu().requires_grad_()
-    losses = run.problem.row_losses(model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])
+    losses = row_losses(run.problem, model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])
     (G,) = torch.autograd.grad(losses.sum(), h)
     torch.testing.assert_close((P @ V @ W + G) * (now > 0), v, rtol=1e-10, atol=1e-10)
 
@@ -230,7 +231,7 @@ def test_sse_drifts_to_the_fixed_point_and_its_adjoint_is_one_step() -> None:
     P, D = run.problem.P.to_dense()[batch.core][:, batch.core], (found.z > 0).double()
     h = found.z.relu().requires_grad_()
     core = batch.core
-    losses = run.problem.row_losses(model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])  # type: ignore[arg-type]
+    losses = row_losses(run.problem, model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])  # type: ignore[arg-type]
     (G,) = torch.autograd.grad(losses.sum(), h)
     torch.testing.assert_close(found.v, D * (P @ (D * G) @ model.W.detach() + G))
 

@@ -24,6 +24,7 @@ from helpers import (
 )
 from lmc.engine import Run
 from lmc.engine.exact import exact_adjoints, exact_states
+from lmc.engine.problem import row_losses
 from lmc.errors import ConfigError, GraphError
 from lmc.graph import Graph, normalise
 from lmc.methods import CMC, GAS, LADIES, SSE, ClusterGCN, CMC4Rec, DropEdge, LMC4Conv, LMC4Rec, Method
@@ -173,7 +174,7 @@ def test_recurrent_steps_read_p_forward_and_its_transpose_backward(g: Graph) -> 
         core, W, P = batch.core, model.W.detach(), run.problem.P.to_dense()
         found = run.method.solve(run.method_step(batch, keep=False, dropout=False))  # type: ignore[attr-defined]
         h, active = found.z.relu().requires_grad_(), found.z > 0
-        losses = run.problem.row_losses(model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])
+        losses = row_losses(run.problem, model.decode(h, Pass()), run.graph.y[core], run.graph.train[core])
         (G,) = torch.autograd.grad(losses.sum(), h)
         if cls is SSE:
             want = active * (P[core][:, core].t() @ (active * G) @ W + G)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import lmc
 from helpers import chance, full_gradient, full_loss, random_graph, random_sparse, sparse, worst_error
+from lmc.engine.problem import row_losses
 from lmc.errors import ConfigError, SolverError, SolverWarning
 from lmc.graph import CSR, Aggregation, Graph, gcn_norm
 from lmc.methods import FullBatch, LMC4Rec, Method
@@ -58,7 +59,7 @@ def test_adjoints_are_those_of_a_dense_solve() -> None:
     run.refresh()
     z, P, W = run.H[1].data(), run.problem.P.to_dense(), model.W.detach()
     h = z.relu().requires_grad_()
-    losses = run.problem.row_losses(model.decode(h, Pass()), run.graph.y, run.graph.train)
+    losses = row_losses(run.problem, model.decode(h, Pass()), run.graph.y, run.graph.train)
     (G,) = torch.autograd.grad(losses.sum(), h)
     D = (z > 0).double().view(-1)
     J = D[:, None] * torch.kron(P, W.t().contiguous())  # u -> D * vec(P u W), rows first

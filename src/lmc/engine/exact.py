@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lmc.graph import Aggregation, Graph, Precomputed, row_chunks, spmm
+from lmc.engine.distributed.exchange import publish
+from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, row_chunks, spmm
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
 from lmc.stores import Rows, Table, free_memory, overwrite
@@ -99,15 +100,27 @@ def cut(problem: Problem, rows: Rows, l: int, sums: Table | None = None) -> Chun
     are the first columns of a table."""
     if sums is not None:
         return Chunk(rows, rows, GivenSums(sums.pull(rows)[:, : problem.model.message_widths[l]]))
-    problem, n = problem.of_layer(l), problem.num_owned
+    problem = problem.of_layer(l)
     if l == 1 and problem.aggregated:
-        size = len(range(*rows.indices(n))) if isinstance(rows, slice) else rows.numel()
+        size = len(range(*rows.indices(problem.num_owned))) if isinstance(rows, slice) else rows.numel()
         return Chunk(rows, rows, Precomputed(size))
-    if rows == slice(0, n) and not problem.P.on_host:
-        return Chunk(rows, slice(0, problem.graph.num_nodes), Aggregation.exact(problem.P.leading(n)))
-    index = torch.arange(*rows.indices(n), device=problem.device) if isinstance(rows, slice) else rows
-    ext = torch.cat([index, problem.blocks.halo(index)])
-    return Chunk(rows, ext, Aggregation.exact(problem.blocks.block(index, ext)))
+    ext, P = rows_with_columns(problem, problem.blocks, rows)
+    return Chunk(rows, ext, Aggregation.exact(P))
+
+
+def row_numbers(problem: Problem, rows: Rows) -> Tensor:
+    """The numbers of rows, int64, on the device of the problem."""
+    return torch.arange(*rows.indices(problem.num_owned), device=problem.device) if isinstance(rows, slice) else rows
+
+
+def rows_with_columns(problem: Problem, blocks: Extractor, rows: Rows) -> tuple[Rows, CSR]:
+    """The rows that ``rows`` read, themselves first, and the block of the matrix between them."""
+    n = problem.num_owned
+    if rows == slice(0, n) and not blocks.P.on_host:
+        return slice(0, problem.graph.num_nodes), blocks.P.leading(n)
+    index = row_numbers(problem, rows)
+    ext = torch.cat([index, blocks.halo(index)])
+    return ext, blocks.block(index, ext)
 
 
 def exact_states(
@@ -262,16 +275,9 @@ class Passes:
     def fill_sums(self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False) -> None:
         problem = self.problem.of_layer(l)
         blocks = problem.transposed if transposed else problem.blocks
-        n = problem.num_owned
-        problem.publish(rows)
+        publish(problem.exchange, rows)
         for out in self.chunks:
-            if out == slice(0, n) and not blocks.P.on_host:
-                ext: Rows = slice(0, problem.graph.num_nodes)
-                A = blocks.P.leading(n)
-            else:
-                index = torch.arange(*out.indices(n), device=problem.device) if isinstance(out, slice) else out
-                ext = torch.cat([index, blocks.halo(index)])
-                A = blocks.block(index, ext)
+            ext, A = rows_with_columns(problem, blocks, out)
             read = rows.pull(ext).to(sums.data().dtype)
             sums.push(out, spmm(A, read.clamp_min(0) if relu else read))
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmc.engine.distributed.exchange import publish
 from lmc.engine.distributed.layer import total_of
 from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, cut
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
-from lmc.models import Model, Pass, evaluating
+from lmc.models import Model, Operator, Pass, evaluating
 from lmc.stores import Rows, Table
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ class Layered:
         method, problem = run.method, run.problem
         s = h0 = problem.encode(run.source.inputs(step.batch), p)
         for l in range(1, problem.model.num_layers + 1):
-            s = method.compensate(step, l, problem.advance(l, s, method.operator(step, l), p, h0))
+            s = method.compensate(step, l, advance(problem, l, s, method.operator(step, l), p, h0))
         assert isinstance(s, Tensor)
-        return problem.finish(s, p)
+        return finish(problem, s, p)
 
     def fill_chunks(self, problem: Problem, chunks: Chunks) -> Chunks:
         """The chunks in which tables are filled, where ``chunks`` are the cores of the batches."""
@@ -126,7 +127,7 @@ class Layered:
                     chunk = cut(problem, rows, l, sums.get(l))
                     inputs = None if previous is None else previous.pull(chunk.ext)
                     table.push(rows, _state(problem, l, chunk, inputs))
-                problem.publish(table)
+                publish(problem.exchange, table)
                 yield l, table
                 previous = table
 
@@ -142,7 +143,7 @@ class Layered:
             above = make(L, problem.model.widths[-1])
             for rows in chunks:
                 s = H[L - 1].pull(rows).detach().requires_grad_()
-                losses = losses_of(problem, problem.finish(s, Pass()), rows)
+                losses = losses_of(problem, finish(problem, s, Pass()), rows)
                 above.push(rows, torch.autograd.grad(losses.sum(), s)[0])
             yield L, above
             for l in range(L - 1, 0, -1):
@@ -161,7 +162,7 @@ class Layered:
 
     def logits(self, problem: Problem, rows: Rows, states: Sequence[Tensor]) -> Tensor:
         """Logits of rows from their states of all layers, or of the last one."""
-        return problem.finish(states[-1], Pass())
+        return finish(problem, states[-1], Pass())
 
     def messages(self, problem: Problem, l: int, rows: Rows, states: Sequence[Table]) -> Tensor:
         """The rows that layer l aggregates."""
@@ -184,10 +185,27 @@ class Layered:
         return None
 
 
+def advance(problem: Problem, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
+    """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
+    layer = problem.model.layer(l)
+    if problem.cut == "after":
+        return layer.activate(layer(s, P, p, h0).to(problem.dtype), p)
+    if l > 1:
+        assert isinstance(s, Tensor)
+        s = problem.model.layer(l - 1).activate(s, p)
+    return layer(s, P, p, h0).to(problem.dtype)
+
+
+def finish(problem: Problem, s: Tensor, p: Pass) -> Tensor:
+    """Logits from the state of layer L."""
+    h = problem.model.layer(problem.model.num_layers).activate(s, p) if problem.cut == "before" else s
+    return problem.model.decode(h, p)
+
+
 def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | CSR | None) -> Tensor:
     """State l of a chunk's rows from state l - 1 of the rows it reads."""
-    advance = partial(problem.advance, l, P=chunk.operator, p=Pass())
+    state = partial(advance, problem, l, P=chunk.operator, p=Pass())
     if previous is not None and not problem.model.reads_input:
-        return advance(previous, h0=previous)
+        return state(previous, h0=previous)
     h0 = problem.encode(problem.inputs(chunk.ext), Pass())
-    return advance(h0 if previous is None else previous, h0=h0)
+    return state(h0 if previous is None else previous, h0=h0)

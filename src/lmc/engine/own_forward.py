@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmc.engine.distributed.exchange import publish
 from lmc.engine.exact import Chunks, MakeTable, cut
 from lmc.engine.layered import Layered
 from lmc.engine.problem import Problem, losses_of
@@ -58,7 +59,7 @@ class OwnForward(Layered):
                 with evaluating(problem.model), torch.no_grad():
                     stored = [t.pull(chunk.ext) for t in tables]
                     table.push(rows, next_state(problem, chunk.ext, stored, chunk.operator))
-            problem.publish(table)
+            publish(problem.exchange, table)
             tables.append(table)
             yield l, table
 
@@ -67,16 +68,8 @@ class OwnForward(Layered):
     ) -> Iterator[tuple[int, Table]]:
         """Any later state, and the logits, may read any earlier state (jumping knowledge): each sends to all of
         them."""
-        L, graph = problem.model.num_layers, problem.graph
+        L = problem.model.num_layers
         V = [make(l, width) for l, width in enumerate(problem.model.widths, start=1)]
-
-        def send(rows: Rows, states: list[Tensor], out: Tensor, v: Tensor | None) -> None:
-            if not out.requires_grad:  # it reads the features alone
-                return
-            for table, g in zip(V, torch.autograd.grad(out, states, v, allow_unused=True), strict=False):
-                if g is not None:
-                    index = torch.arange(*rows.indices(graph.num_nodes)) if isinstance(rows, slice) else rows
-                    table.add(index.to(g.device), g)
 
         def leaves(rows: Rows, upto: int) -> list[Tensor]:
             return [t.pull(rows).detach().clone().requires_grad_() for t in H[:upto]]
@@ -85,7 +78,7 @@ class OwnForward(Layered):
             for rows in chunks:
                 states = leaves(rows, L)
                 logits = next_state(problem, rows, states)
-                send(rows, states, losses_of(problem, logits, rows).sum(), None)
+                _send_back(problem, V, rows, states, losses_of(problem, logits, rows).sum(), None)
             for l in range(L, 0, -1):
                 if problem.exchange is not None:
                     problem.exchange.collect(V[l - 1])
@@ -94,7 +87,7 @@ class OwnForward(Layered):
                     chunk = cut(problem, rows, l)
                     states = leaves(chunk.ext, l - 1)
                     out = next_state(problem, chunk.ext, states, chunk.operator)
-                    send(chunk.ext, states, out, V[l - 1].pull(rows))
+                    _send_back(problem, V, chunk.ext, states, out, V[l - 1].pull(rows))
 
     def logits(self, problem: Problem, rows: Rows, states: Sequence[Tensor]) -> Tensor:
         return next_state(problem, rows, states)
@@ -105,6 +98,18 @@ class OwnForward(Layered):
 
     def affine_adjoint(self, problem: Problem, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         return v.pull(rows)  # its states are the sums
+
+
+def _send_back(
+    problem: Problem, V: Sequence[Table], rows: Rows, states: list[Tensor], out: Tensor, v: Tensor | None
+) -> None:
+    """Add to the tables V what the adjoint v of ``out`` gives to the states of ``rows`` that ``out`` was made of."""
+    if not out.requires_grad:  # it reads the features alone
+        return
+    index = torch.arange(*rows.indices(problem.graph.num_nodes)) if isinstance(rows, slice) else rows
+    for table, g in zip(V, torch.autograd.grad(out, states, v, allow_unused=True), strict=False):
+        if g is not None:
+            table.add(index.to(g.device), g)
 
 
 class _Reached(BaseException):

@@ -20,7 +20,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
 from lmc.losses import Loss
 from lmc.methods.protocol import Cut
-from lmc.models import Model, Operator, Pass
+from lmc.models import Model, Pass
 from lmc.stores import Placement, Rows, Table
 
 if TYPE_CHECKING:
@@ -91,11 +91,7 @@ class Problem:
         on_host, files = placement.structure != "device", placement.structure_files()
         graph, table = permuted(graph, order, tier, device, files)
         graph = _without_nan(graph.to(device, features=False, structure=not on_host))
-        if exchange is None:
-            found, kinds = model.matrices(graph.adj, parameters)
-        else:
-            found, kinds = local_matrices(model, exchange, parameters)
-            found = found if on_host else [matrix.to(device) for matrix in found]
+        found, kinds = _matrices(graph, model, parameters, exchange, on_host)
         placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table
         if aggregated or model.encodes_aggregates:
@@ -126,11 +122,6 @@ class Problem:
     def splits(self) -> tuple[str, ...]:
         """The splits that have nodes in the whole graph."""
         return self.graph.splits if self.exchange is None else self.exchange.shard.splits
-
-    def publish(self, *tables: Table) -> None:
-        """In a distributed run, overwrite the mirrors of tables with the rows of their owners."""
-        if self.exchange is not None:
-            self.exchange.publish(*tables)
 
     def of_layer(self, l: int) -> Problem:
         """The same with the matrix of layer l as P."""
@@ -206,21 +197,6 @@ class Problem:
         h0 = self.model.encode(x, p)
         return h0 if isinstance(h0, CSR) else h0.to(self.dtype)
 
-    def advance(self, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
-        layer = self.model.layer(l)
-        if self.cut == "after":
-            return layer.activate(layer(s, P, p, h0).to(self.dtype), p)
-        if l > 1:
-            assert isinstance(s, Tensor)
-            s = self.model.layer(l - 1).activate(s, p)
-        return layer(s, P, p, h0).to(self.dtype)
-
-    def finish(self, s: Tensor, p: Pass) -> Tensor:
-        """Logits from the state of layer L."""
-        h = self.model.layer(self.model.num_layers).activate(s, p) if self.cut == "before" else s
-        return self.model.decode(h, p)
-
     def aggregate(self, read: Callable[[Rows], Tensor | CSR], width: int) -> Table:
         """P t as a table, chunk by chunk; ``read`` gives rows of t."""
         table = self.table(width)
@@ -238,29 +214,31 @@ class Problem:
         """The losses of the leading rows of a batch, each with its importance."""
         num, weight = outputs.shape[0], self.graph.weight
         of_rows = None if weight is None else weight[batch.ext[:num]]
-        losses = self.row_losses(outputs, batch.y[:num], batch.labelled[:num], of_rows)
+        losses = row_losses(self, outputs, batch.y[:num], batch.labelled[:num], of_rows)
         return losses if batch.importance is None else losses * batch.importance
 
-    def row_losses(self, outputs: Tensor, y: Tensor, labelled: Tensor, weight: Tensor | None = None) -> Tensor:
-        """w_i loss_i / sum of w over the labelled nodes, of every row; zero where it is not labelled."""
-        outputs = outputs.to(self.accumulate_dtype)
-        if self.loss is not None:
-            losses = _own_losses(self.loss, outputs, y, labelled)
-        elif self.graph.multi_label:
-            each = F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
-            losses = each.mean(1) * labelled
-        else:
-            losses = F.cross_entropy(outputs, y.where(labelled, -100), reduction="none", ignore_index=-100)
-        if weight is not None:
-            losses = losses * weight.to(losses.dtype)
-        return losses / (self.graph if self.exchange is None else self.exchange.shard).total_weight
+
+def row_losses(problem: Problem, outputs: Tensor, y: Tensor, labelled: Tensor, weight: Tensor | None = None) -> Tensor:
+    """w_i loss_i / sum of w over the labelled nodes, of every row; zero where it is not labelled."""
+    whole = problem.graph if problem.exchange is None else problem.exchange.shard
+    outputs = outputs.to(problem.accumulate_dtype)
+    if problem.loss is not None:
+        losses = _own_losses(problem.loss, outputs, y, labelled)
+    elif problem.graph.multi_label:
+        each = F.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
+        losses = each.mean(1) * labelled
+    else:
+        losses = F.cross_entropy(outputs, y.where(labelled, -100), reduction="none", ignore_index=-100)
+    if weight is not None:
+        losses = losses * weight.to(losses.dtype)
+    return losses / whole.total_weight
 
 
 def losses_of(problem: Problem, outputs: Tensor, rows: Rows) -> Tensor:
     """The losses of rows of the graph."""
     graph = problem.graph
     weight = None if graph.weight is None else graph.weight[rows]
-    return problem.row_losses(outputs, graph.y[rows], graph.train[rows], weight)
+    return row_losses(problem, outputs, graph.y[rows], graph.train[rows], weight)
 
 
 def _own_losses(loss: Loss, outputs: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
@@ -269,6 +247,16 @@ def _own_losses(loss: Loss, outputs: Tensor, y: Tensor, labelled: Tensor) -> Ten
     y = y.where(labelled if y.dim() == 1 else of_rows, 0)
     losses = loss(outputs.where(of_rows, 0), y.to(outputs.dtype) if y.is_floating_point() else y)
     return losses.where(labelled, 0)
+
+
+def _matrices(
+    graph: Graph, model: Model, dtype: torch.dtype, exchange: Exchange | None, on_host: bool
+) -> tuple[list[CSR], tuple[int, ...]]:
+    """The matrices that the layers of the model read, normalised on the whole graph, and which of them each reads."""
+    if exchange is None:
+        return model.matrices(graph.adj, dtype)
+    found, kinds = local_matrices(model, exchange, dtype)
+    return found if on_host else [matrix.to(graph.device) for matrix in found], kinds
 
 
 def _placed(matrices: list[CSR], device: torch.device, on_host: bool) -> list[CSR]:

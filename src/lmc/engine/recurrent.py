@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lmc.engine import tally
-from lmc.engine.exact import Chunks, MakeTable, chunks_of
+from lmc.engine.exact import Chunks, MakeTable, chunks_of, row_numbers
 from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem, losses_of
 from lmc.errors import SolverWarning
@@ -151,7 +151,7 @@ def blocks_of(problem: Problem, chunks: Chunks, blocks: Extractor) -> list[Block
     for rows in chunks:
         if rows == slice(0, n) and problem.exchange is None:
             return [Block(rows, whole, blocks.P, blocks.P)]
-        index = torch.arange(*rows.indices(n), device=problem.device) if isinstance(rows, slice) else rows
+        index = row_numbers(problem, rows)
         halo = blocks.halo(index)
         outside = blocks.block(index, halo)
         found.append(Block(rows, halo, blocks.induced(index), outside))
@@ -170,7 +170,7 @@ def _sweep(
             table.push(block.rows, solution.value)
             settled = settled and solution.steps == 1
         if problem.exchange is not None:  # other ranks are solved at the same time, with the same table
-            problem.publish(table)
+            problem.exchange.publish(table)
             settled = not problem.exchange.world.any(not settled)
         if settled or (len(blocks) == 1 and problem.exchange is None):
             return

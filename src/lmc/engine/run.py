@@ -63,34 +63,22 @@ class Run:
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._bound = BoundParameters(problem.model)
         self.tables = make_tables(method, problem)
+        self.H, self.V = self.tables.get("H", {}), self.tables.get("V", {})
         numbers = method.numbers(problem, clusters.num_batches)
         self.numbers = {name: value.to(problem.device) for name, value in numbers.items()} | problem.kind.numbers()
+        exchange = problem.exchange
+        self.nodes = clusters.order if exchange is None else exchange.shard.ids[: exchange.shard.num_owned]
+        """The number of the node of every row in the graph that was given; of a rank, the nodes that it owns."""
         steps = None if turns is None else turns.steps
         self.source = Batches(method, problem, clusters, seed, self.tables, schedule is None, steps)
         self.pipeline = Pipeline(self.source, self.tables, self.generator, looks_ahead=schedule is None)
-        self.sync = None if turns is None or problem.exchange is None else StepSync(self, problem.exchange, turns)
+        self.sync = None if turns is None or exchange is None else StepSync(self, exchange, turns)
         """The exchange with other ranks; None where there are none."""
-
-    @property
-    def H(self) -> dict[int, Table]:
-        """Histories of states, by layer."""
-        return self.tables.get("H", {})
-
-    @property
-    def V(self) -> dict[int, Table]:
-        """Histories of adjoints, by layer."""
-        return self.tables.get("V", {})
 
     @property
     def graph(self) -> Graph:
         """The graph in run order."""
         return self.problem.graph
-
-    @property
-    def nodes(self) -> Tensor:
-        """The number of the node of every row in the graph that was given; of a rank, the nodes that it owns."""
-        exchange = self.problem.exchange
-        return self.clusters.order if exchange is None else exchange.shard.ids[: exchange.shard.num_owned]
 
     @property
     def speaks(self) -> bool:
@@ -104,11 +92,6 @@ class Run:
         if self.whole is trained.graph:
             return trained
         return Problem.of(self.whole, trained.model, trained.placement)
-
-    @property
-    def evaluated_splits(self) -> tuple[str, ...]:
-        """The splits of the graph that is evaluated."""
-        return self.problem.splits if self.whole is self.graph else self.whole.splits
 
     @property
     def num_batches(self) -> int:
@@ -195,7 +178,7 @@ class Run:
         if self.sync is not None:
             self.sync.before(batch)
         if batch.idle:
-            grads, loss = self._no_estimate()
+            grads, loss = _no_estimate(self)
         else:
             grads, loss = self.pipeline.step(batch, lambda of: kind.estimate(self, of, keep=True, dropout=True))
         if self.sync is not None:
@@ -208,12 +191,6 @@ class Run:
                 p.grad = g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
         return StepStats(loss * batch.weight, batch.num_core, batch.num_halo)
 
-    def _no_estimate(self) -> Estimate:
-        """What a rank without a batch adds to the estimate of the others."""
-        return [torch.zeros_like(p) for p in self.parameters.values()], next(iter(self.parameters.values())).new_zeros(
-            ()
-        )
-
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; tables, buffers and ``p.grad`` stay as they are."""
         self._bound.check()
@@ -225,7 +202,7 @@ class Run:
         self.pipeline.prefetch(batch)
         with modes_kept(model):
             estimate = partial(self.problem.kind.estimate, self, batch, keep=False, dropout=False)
-            grads, _ = self._no_estimate() if batch.idle else estimate()
+            grads, _ = _no_estimate(self) if batch.idle else estimate()
         if self.sync is not None:
             grads = self.sync.total(grads)
         for b, was in zip(model.buffers(), buffers, strict=True):
@@ -283,6 +260,12 @@ class Run:
         self.epoch, self._fresh = int(state["epoch"]), False
 
 
+def _no_estimate(run: Run) -> Estimate:
+    """What a rank without a batch adds to the estimate of the others."""
+    grads = [torch.zeros_like(p) for p in run.parameters.values()]
+    return grads, grads[0].new_zeros(())
+
+
 def _source_on(run: Run, epoch: int) -> Batches:
     """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
     if run.adjacency is None:
@@ -330,16 +313,20 @@ def check_state(run: Run, state: Mapping[str, Any]) -> None:
     if state["epoch"] < 0:
         raise CheckpointError(f"expected an epoch of at least 0 in the state (got {int(state['epoch'])})")
     for name, table in run.named_tables().items():
-        kept, mine, label = state[name], table.data(), "{}[{}]".format(*name.split("."))
-        if tuple(kept.shape) != tuple(mine.shape):
-            raise CheckpointError(
-                f"history {label} has shape {list(mine.shape)} but the state holds "
-                f"{list(kept.shape)}: bind the method to this graph again"
-            )
-        if kept.dtype != mine.dtype:
-            raise CheckpointError(
-                f"history {label} is {mine.dtype} but the state holds {kept.dtype}: bind with the same precision"
-            )
+        _check_rows("{}[{}]".format(*name.split(".")), state[name], table.data())
+
+
+def _check_rows(label: str, kept: Any, mine: Tensor) -> None:
+    """Refuse rows of a table of another shape or dtype."""
+    if tuple(kept.shape) != tuple(mine.shape):
+        raise CheckpointError(
+            f"history {label} has shape {list(mine.shape)} but the state holds "
+            f"{list(kept.shape)}: bind the method to this graph again"
+        )
+    if kept.dtype != mine.dtype:
+        raise CheckpointError(
+            f"history {label} is {mine.dtype} but the state holds {kept.dtype}: bind with the same precision"
+        )
 
 
 @cache

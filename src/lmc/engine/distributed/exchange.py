@@ -142,6 +142,12 @@ class Exchange:
         return out.to(rows.device)
 
 
+def publish(exchange: Exchange | None, *tables: Table) -> None:
+    """In a distributed run, overwrite the mirrors of tables with the rows of their owners."""
+    if exchange is not None:
+        exchange.publish(*tables)
+
+
 def mirrored(X: Tensor | CSR | Table, exchange: Exchange | None) -> Tensor | CSR | Table:
     """P X with the rows of mirrors, whose neighbours may be elsewhere, from their owners."""
     if exchange is None:
