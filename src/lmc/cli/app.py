@@ -168,10 +168,10 @@ def bench(context: typer.Context) -> None:
     """Measure speed and memory on this machine."""
     # the options of the benches come from classes that need torch, which the help of the other commands does not load
     from lmc.cli.memory import Memory
-    from lmc.cli.scale import Scale
+    from lmc.cli.scale import Scale, scale_or_ranks
     from lmc.cli.speed import Speed
     from lmc.cli.study import app_of
 
-    app_of([Speed, Memory, Scale], "lmc", "Measure speed and memory on this machine.")(
+    app_of([Speed, Memory, Scale], "lmc", "Measure speed and memory on this machine.", scale_or_ranks)(
         context.args, prog_name="lmc bench"
     )

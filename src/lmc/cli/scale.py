@@ -17,8 +17,9 @@ from lmc.bench.memory import Footprint, footprint
 from lmc.cli.console import TextTable, megabytes, milliseconds, ratio, share
 from lmc.cli.costs import RIVALS, CostStudy, Repeat, Warmup, epochs_text
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
+from lmc.cli.ranks import RankScale
 from lmc.cli.spec import parse_method
-from lmc.cli.study import Methods
+from lmc.cli.study import Study
 from lmc.data import lookalikes
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -34,6 +35,12 @@ CAPTION = (
 HEADERS = (
     "edges", "method", "parts/clusters", "steps", "ms / epoch", "ms / M edges", "time / full", "non-zeros",
     "time / work", "halo/core", "step MB", "between MB", "peak MB",
+)  # fmt: skip
+OF_RANKS = "lmc,cmc,imc"
+_RANKS = "Ranks"
+_SHARED = (
+    "dataset", "parts", "clusters", "partition", "bandwidth", "latency", "repeat", "warmup", "hidden", "layers",
+    "dropout", "norm", "seed", "device", "run_dir", "limit", "summary_only",
 )  # fmt: skip
 SLOPES = "the powers p of time ~ edges^p and of memory ~ edges^p, the least-squares line through the logarithms"
 
@@ -70,7 +77,10 @@ class ScaleRecord(Footprint, ScaleCell):
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(CostStudy[ScaleCell, ScaleRecord]):
-    """Measure epoch time and memory over the size of a graph, whose parts keep theirs, and over clusters per batch."""
+    """Measure epoch time and memory over the size of a graph, whose parts keep theirs, and over clusters per batch.
+
+    With --ranks: epochs of ranks on this machine, and a model of more ranks.
+    """
 
     name, cell, record = "scale", ScaleCell, ScaleRecord
 
@@ -79,7 +89,10 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         str | None,
         typer.Option(help="Comma-separated.", show_default="0.02,0.05,0.13,0.32; on a GPU 0.125,0.315,0.794,2"),
     ] = None
-    methods: Methods = RIVALS
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated; options after colons.", show_default=f"{RIVALS}; with --ranks {OF_RANKS}"),
+    ] = None
     parts: Annotated[int, typer.Option(help="Parts of the largest graph; the others in proportion.")] = 160
     clusters: Annotated[int, typer.Option(help="Parts in a batch, at every scale.")] = 2
     sweep: Annotated[str, typer.Option(help="Parts in a batch, comma-separated, at the scale --at.")] = "1,2,4,8,16,32"
@@ -87,6 +100,22 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
     partition: Annotated[str, typer.Option(help="metis, kaminpar, random, label-propagation or stream.")] = "metis"
     repeat: Repeat = None
     warmup: Warmup = None
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure epochs of so many ranks on this machine instead, e.g. 1,2; those beyond its cores are "
+            "modelled.",
+            rich_help_panel=_RANKS,
+        ),
+    ] = None
+    modelled: Annotated[
+        str | None,
+        typer.Option(help="More ranks to model.", show_default="4,8,16,64", rich_help_panel=_RANKS),
+    ] = None
+    bandwidth: Annotated[
+        str, typer.Option(help="Bytes a second into and out of a modelled rank.", rich_help_panel=_RANKS)
+    ] = "25GB"
+    latency: Annotated[float, typer.Option(help="Microseconds of a modelled message.", rich_help_panel=_RANKS)] = 20.0
 
     @cached_property
     def setup(self) -> Setup:
@@ -113,7 +142,7 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         assert self.setup
         sweep = parse_list(self.sweep, "--sweep", lambda text: at_least_one("--sweep", text))
         parts, clusters = at_least_one("--parts", self.parts), at_least_one("--clusters", self.clusters)
-        methods = methods_in(f"{max(parts, clusters)}/{clusters}", self.methods, partition=self.partition)
+        methods = methods_in(f"{max(parts, clusters)}/{clusters}", self.methods or RIVALS, partition=self.partition)
         wrong = [label for label, m in methods.items() if not isinstance(m, ClusterMethod | FullBatch)]
         if wrong:
             names = ", ".join(wrong)
@@ -194,6 +223,17 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         ]
         title = f"{saved['graph']}: cost over size ({saved['clusters']} parts a batch) and over parts a batch"
         return scale_figure(panels, title)
+
+
+def scale_or_ranks(study: Study[Any, Any]) -> Study[Any, Any]:
+    """The study of ranks, where ``--ranks`` asks for it."""
+    if not isinstance(study, Scale) or study.ranks is None:
+        return study
+    if study.scales is not None or study.at is not None:
+        raise ConfigError("expected one graph for --ranks (got --scales or --at): name it as arxiv-like@0.3")
+    same = {name: getattr(study, name) for name in _SHARED}
+    modelled, methods = study.modelled or "4,8,16,64", study.methods or OF_RANKS
+    return RankScale(**same, ranks=study.ranks, modelled=modelled, methods=methods)
 
 
 class OneGraph:

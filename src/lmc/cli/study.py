@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -299,13 +299,20 @@ class GraphStudy(Study[C, R]):
         return f"{graph}-{self.on.type}"
 
 
-def app_of(studies: Sequence[type[Study[Any, Any]]], program: str, help: str) -> typer.Typer:
-    """One command for each study: its fields are the options, those that all studies have come last."""
+def app_of(
+    studies: Sequence[type[Study[Any, Any]]], program: str, help: str,
+    choose: Callable[[Study[Any, Any]], Study[Any, Any]] = lambda study: study,
+) -> typer.Typer:  # fmt: skip
+    """One command for each study: its fields are the options, those that all studies have come last.
+
+    Args:
+        choose: the study that the options of a command ask for, where that is another one.
+    """
     app, common = new_app(program, help), {f.name for f in fields(Study)}
     for study in studies:
 
         def run(chosen: Study[Any, Any]) -> None:
-            run_study(chosen, program)
+            run_study(choose(chosen), program)
 
         run.__doc__ = f"{inspect.getdoc(study)}\n\nCtrl-C finishes the cell; the same command continues from there."
         app.command(study.name)(takes(study, last=common)(run))

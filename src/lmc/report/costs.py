@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -31,6 +31,7 @@ _DIAMOND: dict[str, Any] = {
     "linestyle": "",
 }
 _DOTTED: dict[str, Any] = {"color": "#bbbbbb", "linestyle": ":"}
+_MODELLED = (0, (4, 2.5))
 
 
 @dataclass(frozen=True)
@@ -104,48 +105,71 @@ def _known(values: Sequence[float | None]) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True)
 class Growth:
-    """One panel: curves by method; ``proportional`` draws lines on which y grows in proportion to x."""
+    """One panel: curves by method; ``proportional`` draws lines on which y grows in proportion to x.
+
+    ``modelled`` curves are dashed, and continue those that were measured.
+    """
 
     title: str
     xlabel: str
     curves: Mapping[str, Points]
     proportional: bool = False
+    modelled: Mapping[str, Points] = field(default_factory=dict)
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """All points, measured and modelled."""
+        return [point for curves in (self.curves, self.modelled) for curve in curves.values() for point in curve]
 
 
 def scale_figure(panels: Sequence[Growth], title: str) -> Figure:
     """Panels with logarithmic axes, two in a row; one without points is left out."""
-    panels = [panel for panel in panels if any(panel.curves.values())]
-    looks = looks_of(list(dict.fromkeys(label for panel in panels for label in panel.curves)))
+    panels = [panel for panel in panels if panel.points]
+    looks = looks_of(list(dict.fromkeys(label for panel in panels for label in (*panel.curves, *panel.modelled))))
     rows = -(-len(panels) // 2)
     figure = new_figure(12.0, 1.2 + 3.9 * rows, title)
     for place, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, 2, place)
         for k, (label, look) in enumerate(looks.items()):
-            draw_curve(axes, panel.curves.get(label, ()), look, marker=MARKERS[k % len(MARKERS)], markersize=5)
+            marker = MARKERS[k % len(MARKERS)]
+            dashed = replace(look, dashes=_MODELLED)
+            draw_curve(
+                axes, panel.modelled.get(label, ()), dashed, marker=marker, markersize=5, markerfacecolor="white"
+            )
+            draw_curve(axes, panel.curves.get(label, ()), look, marker=marker, markersize=5)
         _draw_scales(axes, panel)
         if len(looks) <= BESIDE:
-            name_lines(axes, {label: curve[-1] for label, curve in panel.curves.items() if curve}, looks)
+            ends = {**panel.curves, **panel.modelled}
+            name_lines(axes, {label: curve[-1] for label, curve in ends.items() if curve}, looks)
+    more = [Line2D([], [], **_DOTTED, label="growth in proportion to the size")]
+    if any(panel.modelled for panel in panels):
+        more[0].set_label("in proportion to the ranks")
+        grey: dict[str, Any] = {"color": "#4d4d4d", "marker": "o"}
+        dashed_grey = Line2D([], [], **grey, linestyle=_MODELLED, markerfacecolor="white", label="modelled")
+        more += [Line2D([], [], **grey, label="measured"), dashed_grey]
     proportional = any(panel.proportional for panel in panels)
-    legend_below(
-        figure, looks if len(looks) > BESIDE else {}, markers=True,
-        more=[Line2D([], [], **_DOTTED, label="growth in proportion to the size")] if proportional else (),
-    )  # fmt: skip
+    legend_below(figure, looks if len(looks) > BESIDE else {}, markers=True, more=more if proportional else ())
     return figure
 
 
 def _draw_scales(axes: Axes, panel: Growth) -> None:
     """Logarithmic axes around the points, and the lines of proportional growth."""
     axes.loglog()
-    points = [point for curve in panel.curves.values() for point in curve]
-    (left, right), (low, high) = ((min(v), max(v)) for v in zip(*points, strict=True))
+    (left, right), (low, high) = ((min(v), max(v)) for v in zip(*panel.points, strict=True))
     axes.set_xlim(left / 1.25, right * 1.25)
     axes.set_ylim(low / 1.4, high * 1.4)
-    if panel.proportional:
+    if panel.proportional and panel.modelled:  # one line, through the first point
+        (x, y), *_ = panel.points
+        axes.plot([x, right], [y, y * right / x], **_DOTTED, linewidth=1, zorder=0)
+    elif panel.proportional:
         start = low / 1.4 * left / right
         while start < high * 1.4:
             axes.plot([left, right], [start, start * right / left], **_DOTTED, linewidth=1, zorder=0)
             start *= 4
     plain_decimals(axes.xaxis)
+    if panel.modelled:
+        axes.set_xticks(sorted({x for x, _ in panel.points}), minor=False)
+        axes.minorticks_off()
     plain_decimals(axes.yaxis)
     axes.set_title(panel.title, loc="left", fontsize=11)
     axes.set_xlabel(f"{panel.xlabel} (both axes logarithmic)", fontsize=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,11 +103,13 @@ class World:
         where: what this rank is doing, for the message of a collective that fails.
         sent: bytes that this rank sent as rows to other ranks.
         messages: exchanges of rows so far.
+        waits: seconds in every collective, as the calling thread sees them, where a measurement asks for them.
     """
 
     def __init__(self, options: Distributed, device: torch.device) -> None:
         self.options, self.device, self.where = options, device, "binding"
         self.sent = self.messages = 0
+        self.waits: list[float] | None = None
         backend = "nccl" if device.type == "cuda" else "gloo"
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -129,6 +132,7 @@ class World:
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
         """Errors of a collective within become one line that names the rank and where it was."""
+        started = time.perf_counter()
         try:
             yield
         except RuntimeError as error:
@@ -139,6 +143,8 @@ class World:
                 f"expected {what} within {self.options.timeout:g} s (got none at rank {rank_here()} in {self.where}): "
                 f"another rank failed or is too slow; see its message, or raise timeout ({reason[:160]})"
             ) from error
+        if self.waits is not None:
+            self.waits.append(time.perf_counter() - started)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the ranks, in place."""
