@@ -3,57 +3,72 @@
 import datetime
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import torch
 import typer
 
 from experiments.paper.catalogue import ITEMS
-from experiments.paper.item import SCALE_HELP, Item
+from experiments.paper.costs import cost
+from experiments.paper.groups import PLANETOID
+from experiments.paper.item import SCALE_HELP, Item, pace_key
 from experiments.paper.page import Page, section_of
-from experiments.paper.training import Trained, Training, method_of, one_line, preset_of
+from experiments.paper.training import TIME, TIMED, Training
+from experiments.paper.workers import Outcome, Task, Workers
 from lmc.cli.console import STOPPED, TextTable, console, device_name
-from lmc.cli.study import DataDir
-from lmc.errors import CheckpointError, ConfigError, LmcError
-from lmc.files import read_json
+from lmc.cli.lists import at_least_one
+from lmc.cli.study import DataDir, open_study
+from lmc.errors import CheckpointError, ConfigError
+from lmc.files import locked, read_json
 from lmc.files import replace as replace_file
-from lmc.methods import ClusterMethod
+from lmc.train import stop_on_interrupt
 from lmc.train.run_folder import interval
 
-COSTS = {"gcn": 1.5, "gcnii": 2.0, "recgcn": 3.0}
-"""About how long an epoch takes, relative to a GCN's: the time is divided in these proportions."""
 FACTS = "page.json"
 """How and where the trainings of a folder ran."""
 PAGE_SECONDS = 20.0
 """The time that is kept for drawing the page, at most a tenth of the budget."""
-WARMUP = 3
-"""Epochs before the first group, in which kernels are compiled and steps recorded."""
-MINUTES_PER_SEED = 4
-MOST_SEEDS = 5
+STOP_SECONDS = 5.0
+"""The time in which trainings that end write their records, at most a twentieth of the budget."""
+LEAST_SECONDS = 1.0
+"""Where there is less time, no further group is begun."""
+TIMING_SHARE = 0.25
+"""The share of the budget in which the time of an epoch is measured alone, before the trainings."""
+SHARES = 100
+"""A group gets at most this part of all of the time."""
+MINUTES_PER_SEED = 3
+MOST_SEEDS, MORE_SEEDS = 5, 2
+"""Small graphs have so many seeds more than large ones."""
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class All:
     """Run a scaled version of every table and figure within a budget of time, and write report.html and report.md.
 
-    The time is divided over the tables and figures by the number and the kind of their trainings; trainings that
-    several of them show run once. The same command continues in the same folder with what is missing.
+    The time is divided over the groups of trainings by the time that they would take; trainings that several tables
+    show run once, and end early when no accuracy grows any more. With several --jobs the time of an epoch is measured
+    first, alone on the device. The same command continues in the same folder with what is missing.
     """
 
     budget: Annotated[str, typer.Option(help="Time for everything: 90s, 30min, 2h.")] = "30min"
     scale: Annotated[str, typer.Option(help=SCALE_HELP)] = "auto"
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds.", show_default="one for 4 minutes, at most 5")] = (
-        None
-    )
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Number of seeds.", show_default="one for 3 minutes, 2 more on small graphs, at most 5"),
+    ] = None
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs.", show_default="the presets'")] = None
     only: Annotated[str | None, typer.Option(help="Names, comma-separated.", show_default="all")] = None
     max_width: Annotated[int | None, typer.Option(help="Largest hidden width.", show_default="by scale")] = None
     data_dir: DataDir = None
+    jobs: Annotated[int, typer.Option(help="Processes that train at the same time on the device.")] = 1
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     run_dir: Annotated[Path | None, typer.Option(help="Folder for lines and report.", show_default=False)] = None
+    plan: Annotated[bool, typer.Option("--plan", help="Train nothing; show the groups and their time.")] = False
     report_only: Annotated[bool, typer.Option("--report-only", help="Train nothing; write the report anew.")] = False
 
     @property
@@ -71,20 +86,28 @@ class All:
         unknown = [name for name in wanted or () if name not in known]
         if unknown:
             raise ConfigError(f"expected names of {', '.join(known)} for --only (got {', '.join(unknown)})")
-        seeds = self.seeds or min(MOST_SEEDS, max(1, round(self.seconds / 60 / MINUTES_PER_SEED)))
         return [
             cls(
-                scale=self.scale, seeds=seeds, epochs=self.epochs, max_width=self.max_width, data_dir=self.data_dir,
-                device=self.device, run_dir=self.run_dir,
+                scale=self.scale, seeds=self.seeds_of(cls), epochs=self.epochs, max_width=self.max_width,
+                data_dir=self.data_dir, device=self.device, run_dir=self.run_dir,
             )
             for name, cls in known.items()
             if wanted is None or name in wanted
         ]  # fmt: skip
 
+    def seeds_of(self, cls: type[Item]) -> int:
+        """The seeds of an item, which has more of them where all of its graphs are small."""
+        by_time = max(1, round(self.seconds / 60 / MINUTES_PER_SEED))
+        small = all(group.dataset in PLANETOID for group in cls().groups().values())
+        return self.seeds or min(MOST_SEEDS, by_time + MORE_SEEDS * small)
+
     def run(self) -> None:
         """Work until everything is done or the time is over, and write the page in any case."""
-        campaign = Campaign(self.items(), self.seconds, time.monotonic())
+        campaign = Campaign(self.items(), self.seconds, time.monotonic(), at_least_one("--jobs", self.jobs))
         out, folder = console(), campaign.items[0].folder
+        if self.plan:
+            out.print(campaign.plan().rich())
+            return
         interrupted = False
         try:
             if not self.report_only:
@@ -99,17 +122,6 @@ class All:
             raise typer.Exit(STOPPED)
 
 
-def cost(cells: Iterable[Training]) -> float:
-    """What cells take, relative to an epoch of a GCN; a measurement of memory is short, and many steps take longer."""
-    return sum(COSTS[c.model] * len(c.specs) * ((1.0 + steps(c) / 50) if c.epochs else 0.5) for c in cells)
-
-
-def steps(cell: Training) -> float:
-    """The steps of an epoch on the graph of the paper."""
-    method = cast(ClusterMethod, preset_of(cell.model, cell.dataset).method)
-    return (cell.parts or method.num_parts or 1) / (cell.clusters or method.clusters_per_batch or 1)
-
-
 @dataclass(eq=False)
 class Campaign:
     """All items and the time that is left for them."""
@@ -117,77 +129,138 @@ class Campaign:
     items: Sequence[Item]
     seconds: float
     started: float
+    jobs: int = 1
     failures: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def deadline(self) -> float:
+        """When trainings must have ended, as a value of ``time.monotonic``."""
+        return self.started + self.seconds - min(PAGE_SECONDS, 0.1 * self.seconds)
+
+    @property
+    def last_step(self) -> float:
+        """When the last step of a training begins."""
+        return self.deadline - min(STOP_SECONDS, 0.05 * self.seconds)
+
     def left(self) -> float:
-        """Seconds that are left, without those for the page."""
-        kept = min(PAGE_SECONDS, 0.1 * self.seconds)
-        return self.seconds - kept - (time.monotonic() - self.started)
+        """Seconds that are left for steps."""
+        return self.last_step - time.monotonic()
 
-    def work(self, say: Callable[[str], None]) -> bool:
-        """Measure the items one after the other, each in its share of the time; whether Ctrl-C stopped it."""
-        self.prepare(say)
-        for k, item in enumerate(self.items):
-            lines = item.lines()
-            open_cells = {cell for later in self.items[k:] for cell in later.waiting(lines)}
-            own, left = item.waiting(lines), self.left()
-            if not own:
-                continue
-            if left <= 0:
-                say(f"{item.name}: the time is over")
-                continue
-            share = left * cost(own) / cost(open_cells)
-            spent = time.monotonic() - self.started
-            say(f"{spent:.0f} s: {item.name}: {item.title}; {len(own)} groups of trainings in about {share:.0f} s")
-            try:
-                _, interrupted = replace(item, limit=share).work()
-                if interrupted:
-                    return True
-            except Exception as error:  # the other items go on
-                self.failures[item.name] = one_line(error)
-                say(f"{item.name}: {self.failures[item.name]}")
-        return False
+    @cached_property
+    def wants(self) -> dict[Training, float]:
+        """The seconds that every group would take, those of the longest ones cut."""
+        most = self.jobs * self.seconds / SHARES
+        return {cell: min(most, cost(cell, item.graphs)) for item in self.items for cell in item.cells()}
 
-    def prepare(self, say: Callable[[str], None]) -> None:
-        """Load and partition the graphs first, in at most a third of the time, so that no item pays for another.
-
-        On a GPU a few epochs of every model follow, which compile its kernels.
-        """
+    def waiting(self) -> dict[Training, Item]:
+        """The groups that are to be trained, all of one seed after those of the other, the longest ones first."""
         lines = self.items[0].lines()
-        self.load(lines, say)
-        first = {cell.model: (item, cell) for item in reversed(self.items) for cell in item.waiting(lines)}
-        for item, cell in first.values():
-            if item.on.type == "cuda" and self.left() > 0.66 * self.seconds:
-                item.measure_within(replace(cell, epochs=WARMUP), self.left() / 4)
-                say(f"{cell.model}: kernels are compiled")
+        found = {cell: item for item in reversed(self.items) for cell in item.waiting(lines)}
+        return dict(sorted(found.items(), key=lambda pair: (pair[0].seed, -self.wants[pair[0]])))
 
-    def load(self, lines: Sequence[Trained], say: Callable[[str], None]) -> None:
-        """Load and partition the graphs."""
+    def timings(self) -> dict[Training, Item]:
+        """Short groups that measure the time of an epoch alone, without methods whose time is known."""
+        lines = self.items[0].lines()
+        known = {pace_key(r, r.method) for r in lines if r.probe == TIME and r.epoch_ms}
+        found = {}
         for item in self.items:
-            for cell in item.waiting(lines):
-                if self.left() < 0.66 * self.seconds:
-                    return
-                try:
-                    graph, _, known = item.graphs.load(cell.dataset)
-                    before = len(known)
-                    method, _ = method_of(cell, cell.specs[-1], graph)
-                    item.graphs.parts(cell.dataset, method)
-                    if len(known) > before:
-                        say(f"{cell.dataset}: {graph!r}, {method.num_parts} parts")  # type: ignore[attr-defined]
-                except LmcError:
-                    continue  # the trainings on it say why
+            for cell in item.timings():
+                new = [spec for spec in cell.specs if pace_key(cell, spec) not in known]
+                known |= {pace_key(cell, spec) for spec in new}
+                if new:
+                    found[replace(cell, methods=",".join(new))] = item
+        return found
+
+    def plan(self) -> TextTable:
+        """The groups that are to be trained with their time, on the device alone."""
+        groups: dict[Training, list[Training]] = {}
+        waiting = self.waiting()
+        for cell in waiting:
+            groups.setdefault(replace(cell, seed=0), []).append(cell)
+        rows = [
+            [
+                waiting[cells[0]].name, group.dataset, group.model, f"{group.parts}/{group.clusters} {group.partition}",
+                group.methods, str(len(cells)), str(group.epochs), f"{cost(group, waiting[cells[0]].graphs):.0f}",
+                f"{sum(self.wants[cell] for cell in cells):.0f}",
+            ]
+            for group, cells in groups.items()
+        ]  # fmt: skip
+        timings = {cell: cost(cell, item.graphs) for cell, item in self.timings().items()} if self.jobs > 1 else {}
+        wanted, time_left = sum(self.wants[cell] for cell in waiting), self.left() - sum(timings.values())
+        caption = (
+            f"{len(waiting)} groups want {wanted:.0f} s, of which no group has more than {max(self.wants.values()):.0f}"
+            f" s; {self.jobs} processes have {self.jobs * time_left:.0f} s after {sum(timings.values()):.0f} s for "
+            f"{len(timings)} groups that measure the time of an epoch"
+        )
+        headers = ["item", "data set", "model", "parts", "methods", "seeds", "epochs", "s of a seed", "s of all seeds"]
+        return TextTable(headers, rows, caption, named=5)
+
+    def work(self, say: Say) -> bool:
+        """Train everything, each group in its share of the time; whether Ctrl-C stopped it."""
+        first = self.items[0]
+        with locked(first.folder), Workers(self.jobs) as workers, stop_on_interrupt() as stop:
+            open_study(first)
+            if self.jobs > 1:
+                until = min(self.last_step, time.monotonic() + TIMING_SHARE * self.seconds)
+                self.measure(workers, self.timings(), until, say, stop, at_once=1)
+            self.measure(workers, self.waiting(), self.last_step, say, stop)
+            return stop()
+
+    def measure(
+        self, workers: Workers, waiting: dict[Training, Item], until: float, say: Say, stop: Callable[[], bool],
+        at_once: int | None = None,
+    ) -> None:  # fmt: skip
+        """Train groups until their time is over, ``at_once`` of them at the same time."""
+        while not stop():
+            while waiting and workers.can_start() and len(workers.running) < (at_once or self.jobs):
+                if until - time.monotonic() < LEAST_SECONDS:
+                    say(f"{len(waiting)} groups are not begun: the time is over")
+                    waiting = {}
+                    break
+                cell = next(iter(waiting))
+                seconds = self.share(waiting, workers.running, until)
+                workers.start(Task(waiting.pop(cell), cell, seconds, until))
+            outcomes = workers.finished(min(self.deadline, time.monotonic() + 1))
+            for outcome in outcomes:
+                self.take(outcome, say)
+            if not workers.running and not waiting and not outcomes:
+                return
+            if time.monotonic() >= self.deadline:
+                for task in workers.running:
+                    say(f"{task.item.name}: {task.cell.dataset} {task.cell.model} did not end in time")
+                return
+
+    def share(self, waiting: dict[Training, Item], running: Sequence[Task], until: float) -> float:
+        """The seconds of the first group: its part of what the workers have left."""
+        now = time.monotonic()
+        free = self.jobs * (until - now) - sum(max(0.0, task.ends - now) for task in running)
+        wants = [self.wants.get(cell, 1.0) for cell in waiting]
+        return max(LEAST_SECONDS, free * wants[0] / sum(wants))
+
+    def take(self, outcome: Outcome, say: Say) -> None:
+        """Write the lines of a group."""
+        item, spent = outcome.task.item, time.monotonic() - self.started
+        if outcome.failure is not None:
+            self.failures[item.name] = outcome.failure
+            say(f"{item.name}: {outcome.failure}")
+        item.keep(outcome.records)
+        for record in outcome.records:
+            say(f"{spent:.0f} s: {item.describe(record)}")
 
     def save_facts(self, options: All, folder: Path) -> None:
         """Write down how and where the trainings run, for a page that is written later or elsewhere."""
         first = self.items[0]
-        command = f"`python -m experiments paper all --budget {options.budget} --scale {options.scale}`"
+        chosen = f"--budget {options.budget} --scale {options.scale}" + f" --jobs {options.jobs}" * (options.jobs > 1)
         facts = {
-            "command": f"{command}, device {first.on.type}",
+            "command": f"`python -m experiments paper all {chosen}`, device {first.on.type}",
             "date": datetime.date.today().isoformat(),
             "device": f"{device_name(first.on)}, torch {torch.__version__}",
-            "seeds": f"at most {first.seeds}; mean ± standard deviation over seeds",
+            "seeds": f"at most {max(item.seeds for item in self.items)}; mean ± standard deviation over seeds",
             "time": f"{(time.monotonic() - self.started) / 60:.1f} minutes; trainings end early where their share of "
-            "the time is over, the methods of one group after the same number of epochs",
+            "the time is over or no accuracy grows any more, the methods of one group after the same number of epochs",
+            "seconds": "those of training steps" if self.jobs == 1 else
+            f"epochs times the median time of an epoch, measured over {TIMED} epochs with the device alone; the "
+            f"trainings ran in {self.jobs} processes at the same time",
         }  # fmt: skip
         names = dict.fromkeys(cell.dataset for each in self.items for cell in each.cells())
         graphs = [[name, *first.graphs.source(name)] for name in names]

@@ -19,8 +19,10 @@ from lmc.methods import Method
 PARTITION_SEED = 0
 """All seeds share the partition and the lookalike."""
 TINY, AUTO = "tiny", "auto"
-EDGES = {"cuda": 400_000, "cpu": 40_000}
+EDGES = {"cuda": 150_000, "cpu": 40_000}
 """The most undirected edges of a lookalike at the scale "auto", by device."""
+NODES = {"cuda": (8_000, 20_000), "cpu": (0, 400_000)}
+"""The least and the most nodes of a lookalike at the scale "auto", whatever the number of its edges, by device."""
 TINY_NODES = 1_600
 WIDTHS = {(TINY, "cuda"): 32, (TINY, "cpu"): 32, (AUTO, "cpu"): 64}
 """The largest hidden width at a scale on a device; the paper's where there is none."""
@@ -45,7 +47,8 @@ def lookalike_of(dataset: str, scale: str, device: str) -> str:
     if scale == TINY:
         wanted = TINY_NODES / spec.nodes
     elif scale == AUTO:
-        wanted = min(share or 1.0, EDGES[device] / spec.edges)
+        least, most = (nodes / spec.nodes for nodes in NODES[device])
+        wanted = min(share or 1.0, most, max(EDGES[device] / spec.edges, least))
     else:
         wanted = float(scale) * (share or 1.0)
     wanted = max(wanted, 1.01 * spec.least_nodes / spec.nodes)

@@ -1,5 +1,6 @@
 """What the tables and figures of the paper share: options, groups of trainings, and numbers of many seeds."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -13,11 +14,13 @@ import typer
 
 from experiments.paper.graphs import WIDTHS, Graphs, check_scale, shared_graphs
 from experiments.paper.numbers import Comparison, Entry, Verdict, joined, value_of
-from experiments.paper.training import EPOCHS, NO_TIME, Group, Trained, Training, preset_of
+from experiments.paper.training import EPOCHS, NO_TIME, TIME, TIMED, Group, Trained, Training, preset_of
 from experiments.study import Seeds
 from lmc.cli.console import TextTable
 from lmc.cli.lists import at_least_one
 from lmc.cli.study import DataDir, Study
+from lmc.files import writable
+from lmc.results import append_lines
 
 SCALE_HELP = "Size of lookalikes: a share of the original, auto (by device) or tiny."
 TITLES = {
@@ -62,6 +65,11 @@ def _group_key(group: Training) -> tuple[Any, ...]:
     return astuple(Training(**{f.name: getattr(group, f.name) for f in fields(Training)} | {"seed": 0}))
 
 
+def pace_key(cell: Training, method: str) -> tuple[Any, ...]:
+    """What the time of an epoch depends on."""
+    return cell.dataset, cell.model, cell.parts, cell.clusters, cell.partition, cell.dropout, method
+
+
 def title_of(spec: str) -> str:
     """The paper's name of a method."""
     return TITLES.get(spec.partition(":")[0], spec)
@@ -89,6 +97,8 @@ class Item(Study[Training, Trained]):
     """Its label in the source of the paper."""
     remark: ClassVar[str] = ""
     """What differs from the paper, and what the paper says where it prints no numbers."""
+    timed: ClassVar[tuple[str, ...]] = ()
+    """The methods whose seconds are shown."""
 
     scale: Annotated[str, typer.Option(help=SCALE_HELP)] = "auto"
     seeds: Seeds = 5
@@ -131,9 +141,29 @@ class Item(Study[Training, Trained]):
         return self.measure_within(cell, None)
 
     def measure_within(self, cell: Training, seconds: float | None) -> Sequence[Trained]:
+        return self.train(cell, None if seconds is None else max(seconds, LEAST_SECONDS))
+
+    def train(
+        self, cell: Training, seconds: float | None, until: float = math.inf, settle: bool = False
+    ) -> Sequence[Trained]:
+        """Train the methods of a group; see :class:`Group`. Loading the graph does not count as its time."""
+        self.graphs.load(cell.dataset)
         width = self.max_width or WIDTHS.get((self.scale, self.on.type))
-        limit = None if seconds is None else max(seconds, LEAST_SECONDS)
-        return Group(cell, self.graphs, width, limit).train()
+        return Group(cell, self.graphs, width, seconds, until, settle).train()
+
+    def timings(self) -> list[Training]:
+        """Short groups that measure the time of an epoch of the methods whose seconds are shown."""
+        found = []
+        for group in self.groups().values():
+            methods = ",".join(spec for spec in group.specs if spec in self.timed)
+            if methods:
+                found.append(replace(group, methods=methods, epochs=TIMED, probe=TIME))
+        return found
+
+    def keep(self, records: Sequence[Trained]) -> None:
+        """Add lines to the folder."""
+        with writable(self.folder):
+            append_lines(self.file("jsonl"), records)
 
     def is_done(self, record: Trained) -> bool:
         return record.error != NO_TIME
@@ -144,8 +174,10 @@ class Item(Study[Training, Trained]):
         return what if record.error is None else f"{what}: {record.error}"
 
     def lines(self) -> list[Trained]:
-        """The newest line of every method of every group."""
-        return list({(*_group_key(r), r.seed, r.method): r for r in super().lines()}.values())
+        """The newest line of every method of every group, in seconds of epochs that ran alone where these are known."""
+        newest = {(*_group_key(r), r.seed, r.method): r for r in super().lines()}.values()
+        paces = {pace_key(r, r.method): r.epoch_ms for r in newest if r.probe == TIME and r.epoch_ms}
+        return [r.at_pace(paces[key]) if (key := pace_key(r, r.method)) in paces else r for r in newest]
 
     def own(self, lines: Sequence[Trained]) -> list[Trained]:
         """The lines of this item among those of the folder."""

@@ -66,6 +66,7 @@ class Figure11(Item):
 
     name, label = "figure-11", "fig:convergence_random_runtime"
     title = "RecGCN over runtime under random and METIS partitions"
+    timed = SMALL_REC
     remark = (
         "The paper prints no numbers. Its claims: over the runtime LMC4Rec is at least as good as GAS and Cluster-GCN, "
         "and SSE ends below it."

@@ -27,6 +27,7 @@ class Table11(Item):
 
     name, label = "table-11", "tab:epochtime"
     title = "Training time per epoch"
+    timed = METHODS
     remark = "Median over epochs, without the first three. Two times are tied within 5 %."
 
     def groups(self) -> dict[str, Training]:

@@ -45,6 +45,7 @@ class Figure13(Item):
 
     name, label = "figure-13", "fig:large"
     title = "RecGCN over runtime on large graphs"
+    timed = CURVES
     remark = "The paper prints no numbers. Its claim: LMC4Rec is comparable with GAS, and above Cluster-GCN."
 
     def groups(self) -> dict[str, Training]:

@@ -40,6 +40,7 @@ class Figure12(Item):
 
     name, label = "figure-12", "fig:bacthsize"
     title = "RecGCN on AMAZON over runtime for batch sizes 1 and 10"
+    timed = METHODS
     remark = "The paper prints no numbers. Its claim: LMC4Rec is about twice as fast as GAS at batch size 1."
 
     def groups(self) -> dict[str, Training]:

@@ -33,6 +33,11 @@ EPOCHS = {"gcn": 300, "gcnii": 400, "recgcn": 300}
 LEAST_PARTS = 20
 """A lookalike has at least so many parts, or the preset's number where that is less."""
 NO_TIME = "no time: its share of the time was over before its first epoch"
+SETTLED_AFTER, SETTLED_SHARE, GAIN = 100, 0.5, 0.001
+"""A training has settled after at least so many epochs, when the validation score has gained no more than ``GAIN``
+during this share of its epochs."""
+TIME, TIMED = "time", 10
+"""The probe of groups that measure the time of an epoch, and their epochs."""
 SEED_BATCH = 4096
 """Seeds in a batch of the methods that sample neighbours."""
 OWN_MODELS = {"sign": "sign", "ignn": "full"}
@@ -56,7 +61,8 @@ class Training:
         methods: specs, comma-separated; options replace those of the preset, and ``lr`` its rate.
         parts, clusters: 0: the preset's.
         dropout: negative: the preset's.
-        probe: what is measured besides: "gradient", "estimates" (of recurrent models), "memory", or nothing.
+        probe: what is measured besides: "gradient", "estimates" (of recurrent models), "memory", or nothing. "time":
+            only the time of an epoch is measured, and nothing is evaluated.
         epochs: at most so many; 0: nothing is trained, for measurements of memory.
     """
 
@@ -104,6 +110,10 @@ class Trained(Training):
         found = ((e, s) for e, s, t in zip(self.at, self.seconds, self.test, strict=True) if t >= target)
         return next(found, (math.inf, math.inf))
 
+    def at_pace(self, epoch_ms: float) -> "Trained":
+        """The same training with ``epoch_ms`` as the time of each epoch."""
+        return dataclasses.replace(self, seconds=[e * epoch_ms / 1000 for e in self.at], epoch_ms=epoch_ms)
+
     def mean_error(self, name: str) -> float | None:
         """The mean of one error along training."""
         found = [errors[name] for errors in self.errors if name in errors]
@@ -125,7 +135,7 @@ def method_of(cell: Training, spec: str, graph: Graph) -> tuple[Method, float | 
     rate = written.pop("lr", None)
     text = ":".join([OWN_MODELS.get(name, name), *(f"{option}={value}" for option, value in written.items())])
     base = cast(ClusterMethod, preset_of(cell.model, cell.dataset).method)
-    parts, clusters = divided(cell, base, graph)
+    parts, clusters = divided(cell, base, graph.num_nodes)
     shared = {"parts": parts, "clusters": clusters, "partition": cell.partition, "batch_size": SEED_BATCH}
     if name == base.traits.name:
         own = {o.name: getattr(base, o.argument) for o in method_options(name) if hasattr(base, o.argument)}
@@ -133,10 +143,13 @@ def method_of(cell: Training, spec: str, graph: Graph) -> tuple[Method, float | 
     return parse_method(text, **shared), None if rate is None else float(rate)
 
 
-def divided(cell: Training, base: ClusterMethod, graph: Graph) -> tuple[int, int]:
-    """Parts and clusters of a cell. A smaller lookalike has fewer parts, of the same size; a batch has as many of them
-    as the cell says, or the share of them that it has in the preset."""
-    parts, share = cell.parts or base.num_parts or 10, min(1.0, graph.num_nodes / REAL[cell.dataset].nodes)
+def divided(cell: Training, base: ClusterMethod, nodes: int) -> tuple[int, int]:
+    """Parts and clusters of a cell on a graph of so many nodes.
+
+    A smaller lookalike has fewer parts, of the same size. A batch has as many of them as the cell says, or the share of
+    them that it has in the preset.
+    """
+    parts, share = cell.parts or base.num_parts or 10, min(1.0, nodes / REAL[cell.dataset].nodes)
     fewer = max(min(parts, LEAST_PARTS), round(parts * share))
     clusters = cell.clusters or max(1, round((base.clusters_per_batch or 2) * fewer / parts))
     return fewer, min(fewer, clusters)
@@ -203,6 +216,15 @@ class Contender:
         }  # fmt: skip
         for name, value in point.items():
             self.record[name].append(value)
+
+    def settled(self) -> bool:
+        """Whether the validation score has stopped to grow."""
+        best, since = -math.inf, 0
+        for epoch, score in zip(self.record["at"], self.record["val"], strict=True):
+            if score > best + GAIN:
+                best, since = score, epoch
+        done = len(self.times)
+        return done >= SETTLED_AFTER and done - since >= SETTLED_SHARE * done
 
     def probe(self) -> Mapping[str, float]:
         """The errors that the cell asks for, mean over the first batches of an epoch."""
@@ -272,18 +294,27 @@ def due(epoch: int) -> bool:
 
 @dataclass(eq=False)
 class Group:
-    """The methods of a cell, from binding to records."""
+    """The methods of a cell, from binding to records.
+
+    Args:
+        seconds: the time of this group; None: as long as its epochs take.
+        until: the value of ``time.monotonic`` after which no step begins.
+        settle: whether the group ends early when all of its trainings have settled.
+    """
 
     cell: Training
     graphs: Graphs
     max_width: int | None
     seconds: float | None
+    until: float = math.inf
+    settle: bool = False
     started: float = field(default_factory=time.monotonic)
     failed: dict[str, str] = field(default_factory=dict)
 
     def over(self, factor: float = 1.0) -> bool:
-        """Whether ``factor`` times the time of this group is over."""
-        return self.seconds is not None and time.monotonic() - self.started >= factor * self.seconds
+        """Whether ``factor`` times the time of this group is over, or the time of everything."""
+        now = time.monotonic()
+        return now >= self.until or (self.seconds is not None and now - self.started >= factor * self.seconds)
 
     @contextlib.contextmanager
     def kept(self, spec: str) -> Iterator[None]:
@@ -314,15 +345,20 @@ class Group:
             alive = [c for spec, c in bound.items() if spec not in self.failed]
             self.round(alive, epoch)
             last = self.over() or epoch + 1 == self.cell.epochs
-            for contender in alive if last or due(epoch + 1) else ():
-                with self.kept(contender.spec):
-                    contender.evaluate()
-            if last:
+            if self.cell.probe != TIME and (last or due(epoch + 1)):
+                self.evaluate(alive)
+            if last or (self.settle and all(c.settled() for c in alive)):
                 break
         records = [self.record(spec, bound.get(spec)) for spec in self.cell.specs]
         bound.clear()
         free(self.graphs.device)
         return records
+
+    def evaluate(self, alive: list[Contender]) -> None:
+        """Add a point to the curves of every method."""
+        for contender in alive:
+            with self.kept(contender.spec):
+                contender.evaluate()
 
     def bind_all(self) -> dict[str, Contender]:
         """The methods that can be bound in time."""

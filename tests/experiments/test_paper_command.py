@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from experiments.paper import graphs
+from experiments.paper.campaign import All, Campaign
 from experiments.paper.catalogue import ITEMS
 from experiments.paper.item import Item, Results, mean_over_time, times
 from experiments.paper.page import BEGIN, END
+from experiments.paper.small_graphs import SmallGraphs
 from experiments.paper.table_2 import Table2
 from experiments.paper.training import Trained, Training
+from experiments.paper.workers import Task, Workers
 from lmc.errors import ConfigError
 
 Invoke = Callable[..., tuple[int, str]]
@@ -67,13 +72,13 @@ def test_a_table_shows_the_papers_numbers_beside_ours_and_a_verdict(invoke: Invo
 def test_all_runs_what_it_can_and_writes_one_page(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Item, cell: Training, seconds: float | None) -> list[Trained]:
+    def broken(self: Item, cell: Training, *limits: object, **options: object) -> list[Trained]:
         raise RuntimeError("this item is broken\non purpose")
 
     def short(self: Item) -> dict[str, Training]:
         return {"FLICKR & GCN": self.group("flickr", "gcn", ("full", "cluster", "gas", "lmc"))}
 
-    monkeypatch.setattr("experiments.paper.figure_10.Figure10.measure_within", broken)
+    monkeypatch.setattr("experiments.paper.figure_10.Figure10.train", broken)
     monkeypatch.setattr(Table2, "groups", short)
     command = ("paper", "all", "--only", "table-2,figure-10,table-8", *SMALL, "--budget", "60s", "--epochs", "2")
     code, said = invoke(*command, "--seeds", "2")
@@ -114,6 +119,78 @@ def test_all_ends_when_its_budget_is_over(invoke: Invoke, tmp_path: Path) -> Non
     assert "the time is over" in said
     page = (tmp_path / "p" / "report.md").read_text()
     assert "not begun, the time was over" in page
+
+
+def test_two_processes_train_and_seconds_are_those_of_epochs_that_ran_alone(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(self: Item) -> dict[str, Training]:
+        return {"FLICKR & GCN": self.group("flickr", "gcn", ("full", "gas", "lmc"))}
+
+    monkeypatch.setattr(Table2, "groups", short)
+    command = ("paper", "all", "--only", "table-2", *SMALL, "--budget", "1h", "--epochs", "2", "--seeds", "2")
+    code, said = invoke(*command, "--jobs", "2", "--plan")
+    assert code == 0, said
+    assert "2 groups want" in said
+    assert not (tmp_path / "p").exists()
+    code, said = invoke(*command, "--jobs", "2")
+    assert code == 0, said
+    found = lines(tmp_path / "p" / "trainings.jsonl")
+    alone = {line["method"]: line["epoch_ms"] for line in found if line["probe"] == "time"}
+    assert set(alone) == {"gas", "lmc"}
+    trained = [line for line in found if line["probe"] != "time"]
+    assert {(line["method"], line["seed"]) for line in trained} == {
+        (m, s) for m in ("full", "gas", "lmc") for s in (0, 1)
+    }
+    read = Table2(scale="tiny", device="cpu", run_dir=tmp_path / "p").lines()
+    for record in read:
+        if record.probe != "time" and record.method in alone:
+            assert record.seconds == [alone[record.method] / 1000, 2 * alone[record.method] / 1000]
+    assert "ran in 2 processes at the same time" in " ".join((tmp_path / "p" / "report.md").read_text().split())
+
+
+def test_a_worker_that_dies_ends_its_group_alone() -> None:
+    task = Task(Table2(scale="tiny", device="cpu"), Training("flickr", "gcn", "gas", 1), 1.0, math.inf)
+    with Workers(2) as workers:
+        workers.start(task)
+        (process, _), *_ = workers._busy.values()
+        process.kill()
+        (outcome,) = workers.finished(time.monotonic() + 60)
+        assert outcome.task is task
+        assert outcome.failure == "its process ended with exit code -9"
+        assert workers.can_start()
+        assert not workers.running
+
+
+def test_the_share_of_a_group_is_its_part_of_the_time_that_all_workers_have() -> None:
+    item = Table2(scale="tiny", device="cpu")
+    long, short = (Training("flickr", "gcn", "gas", 1, seed=seed) for seed in (0, 1))
+    campaign = Campaign([item], 100.0, time.monotonic(), jobs=2)
+    campaign.wants = {long: 3.0, short: 1.0}
+    until = time.monotonic() + 80
+    assert campaign.share({long: item, short: item}, [], until) == pytest.approx(2 * 80 * 3 / 4, abs=2)
+    running = [Task(item, long, 40.0, until)]
+    assert campaign.share({short: item}, running, until) == pytest.approx(2 * 80 - 40, abs=2)
+    assert campaign.last_step < campaign.deadline < campaign.started + 100
+
+
+def test_small_graphs_have_more_seeds_and_their_verdict_is_within_the_deviation() -> None:
+    seeds = {item.name: item.seeds for item in All(budget="9min", device="cpu").items()}
+    assert (seeds["table-1"], seeds["figure-8"], seeds["small-graphs"]) == (3, 5, 5)
+    item = SmallGraphs(scale="tiny", device="cpu")
+    scores = {"full": (0.80, 0.82), "lmc4rec": (0.79, 0.81), "lmc": (0.70, 0.70)}
+    records = [
+        Trained(**vars(group), method=method, at=[1], val=[1.0], test=[score])
+        for group in item.groups().values()
+        for method, both in scores.items()
+        if method in group.specs
+        for score in both
+    ]
+    found = item.comparisons(Results(records))
+    row = [found[1].ours["Cora, RecGCN", kind] for kind in found[1].methods]
+    assert (row[0].mean, row[1].mean, row[2]) == (pytest.approx(-1.0), pytest.approx(1.4142, abs=1e-3), "yes")
+    assert found[1].ours["Cora, GCN", "within it"] == "no, below"
+    assert item.verdict(found).word == "no"
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def test_a_small_graph_has_fewer_parts_with_the_same_share_in_a_batch(graphs: Gr
     graph, cell = graphs.load("reddit")[0], Training("reddit", "gcn", "lmc", 1)
     base = preset_of("gcn", "reddit").method
     assert isinstance(base, LMC4Conv)
-    assert divided(cell, base, graph) == (20, 10)
-    assert divided(dataclasses.replace(cell, clusters=1), base, graph) == (20, 1)
-    assert divided(dataclasses.replace(cell, parts=20 * 232_965 // graph.num_nodes * 2), base, graph)[0] == 40
-    assert divided(dataclasses.replace(cell, dataset="cora", parts=10, clusters=2), base, graph) == (10, 2)
+    assert divided(cell, base, graph.num_nodes) == (20, 10)
+    assert divided(dataclasses.replace(cell, clusters=1), base, graph.num_nodes) == (20, 1)
+    assert divided(dataclasses.replace(cell, parts=20 * 232_965 // graph.num_nodes * 2), base, graph.num_nodes)[0] == 40
+    assert divided(dataclasses.replace(cell, dataset="cora", parts=10, clusters=2), base, graph.num_nodes) == (10, 2)
 
 
 def test_evaluations_become_rarer() -> None:
@@ -116,6 +116,24 @@ def test_a_group_ends_when_its_time_is_over(graphs: Graphs) -> None:
     group = Group(cell, graphs, 8, 0.5)
     group.started = time.monotonic() - 10  # as if loading the graph had taken all of the time
     assert [(record.error, record.at) for record in group.train()] == [(NO_TIME, [])] * 2
+    over = Group(cell, graphs, 8, None, until=time.monotonic())  # whatever its own time is
+    assert [(record.error, record.at) for record in over.train()] == [(NO_TIME, [])] * 2
+
+
+def test_a_group_ends_when_no_validation_score_grows_any_more(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "SETTLED_AFTER", 4)
+    monkeypatch.setattr(training, "GAIN", 1.0)  # no score gains a whole point: only the first evaluation counts
+    cell = Training("flickr", "gcn", "gas,lmc", 9)
+    assert [r.at[-1] for r in Group(cell, graphs, 8, None, settle=True).train()] == [4, 4]
+    assert [r.at[-1] for r in Group(cell, graphs, 8, None).train()] == [9, 9]
+    monkeypatch.setattr(training, "GAIN", -1.0)  # every evaluation is a gain
+    assert [r.at[-1] for r in Group(cell, graphs, 8, None, settle=True).train()] == [9, 9]
+
+
+def test_the_time_of_an_epoch_is_measured_without_evaluations(graphs: Graphs) -> None:
+    (record,) = Group(Training("flickr", "gcn", "gas", 4, probe="time"), graphs, 8, None).train()
+    assert (record.at, record.test) == ([], [])
+    assert record.epoch_ms
 
 
 def test_the_gradient_error_of_the_whole_graph_is_zero_and_that_of_a_batch_is_not(graphs: Graphs) -> None:

@@ -159,7 +159,7 @@ class Study(ABC, Generic[C, R]):
             raise ConfigError(f"expected a positive number of seconds for --limit (got {self.limit:g})")
         cells = self.cells()
         with locked(self.folder), matmul_precision(self.on, self.tf32):
-            _open(self)
+            open_study(self)
             waiting = self.waiting()
             done = len(cells) - len(waiting)
             state = [("device", self.device_text), ("cells", f"{len(cells)}, of which {done} are done")]
@@ -225,7 +225,7 @@ def run_study(study: Study[C, R], program: str) -> None:
         raise typer.Exit(STOPPED)
 
 
-def _open(study: Study[C, R]) -> None:
+def open_study(study: Study[C, R]) -> None:
     """Make the folder or continue in it: a setting that it has with another value is refused, a new one added."""
     settings = study.settings()
     with writable(study.folder):

@@ -1,0 +1,55 @@
+"""How long a group of trainings takes, from times measured on an H200: the time of a campaign is divided by it."""
+
+from typing import cast
+
+from experiments.paper.graphs import Graphs
+from experiments.paper.training import SEED_BATCH, Training, divided, due, preset_of
+from lmc.data import lookalikes
+from lmc.data.catalog import REAL
+from lmc.data.lookalikes import LOOKALIKES
+from lmc.grammar import split_spec
+from lmc.methods import ClusterMethod
+
+BIND = 0.3
+"""Seconds until the first step of a method."""
+STEP = {"gcn": 0.8e-3, "gcnii": 2.5e-3, "recgcn": 10e-3}
+EVALUATION = {"gcn": 6e-3, "gcnii": 12e-3, "recgcn": 40e-3}
+"""Seconds of a step and of an evaluation, by model."""
+WIDE = {("gcnii", "ppi"): 5.0}
+"""How many times as long a step takes with a wide model."""
+SAMPLED = {"graphsage": 15e-3, "vrgcn": 15e-3, "fastgcn": 15e-3, "ladies": 15e-3, "graphsaint": 15e-3, "sign": 2e-3}
+"""Seconds of a step of the methods that sample nodes or need no graph."""
+WHOLE = ("full", "ignn")
+
+
+def nodes_of(graphs: Graphs, dataset: str) -> int:
+    """The nodes of the graph of a data set, which is not loaded."""
+    name, kind = graphs.source(dataset)
+    if kind == "real":
+        return REAL[dataset].nodes
+    base, share = lookalikes.parse(name) or (name, None)
+    return round(LOOKALIKES[base].nodes * (share or 1.0))
+
+
+def steps(cell: Training, nodes: int) -> float:
+    """The steps of an epoch of a method that draws clusters."""
+    parts, clusters = divided(cell, cast(ClusterMethod, preset_of(cell.model, cell.dataset).method), nodes)
+    return parts / clusters
+
+
+def cost(cell: Training, graphs: Graphs) -> float:
+    """Seconds of a group that has the GPU alone."""
+    nodes = nodes_of(graphs, cell.dataset)
+    evaluations = sum(map(due, range(1, cell.epochs + 1))) * (cell.probe != "time")
+    return sum(
+        BIND + cell.epochs * epoch_seconds(cell, split_spec(spec)[0], nodes) + evaluations * EVALUATION[cell.model]
+        for spec in cell.specs
+    )
+
+
+def epoch_seconds(cell: Training, method: str, nodes: int) -> float:
+    """Seconds of the steps of an epoch."""
+    if method in SAMPLED:
+        return SAMPLED[method] * (1 + nodes / 2 / SEED_BATCH)
+    count = 2.0 if method in WHOLE else steps(cell, nodes)
+    return count * STEP[cell.model] * WIDE.get((cell.model, cell.dataset), 1.0)
