@@ -66,6 +66,7 @@ GRAPHS = {
     **SPECIAL_GRAPHS,
     "large": lambda: random_graph(60, seed=3),
     "no-features": lambda: replace(random_graph(), x=identity(40)),
+    "inductive": lambda: replace(random_graph(), inductive=True),
     "edge-features": with_edge_features,
     "edge-features-directed": lambda: with_edge_features(directed=True),
 }

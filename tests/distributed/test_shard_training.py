@@ -32,8 +32,14 @@ def written(case: Case, folder: Path, ranks: int = 2) -> str:
 
 @pytest.mark.parametrize(
     "case",
-    [CASE, Case(LMC4Conv(clusters_per_batch=2), "gcn-layer-norm", "directed-weighted"), Case(CMC(), sparse=True)],
-    ids=["cmc", "lmc-directed", "cmc-sparse"],
+    [
+        CASE,
+        Case(LMC4Conv(clusters_per_batch=2), "gcn-layer-norm", "directed-weighted"),
+        Case(CMC(), sparse=True),
+        Case(LMC4Conv(clusters_per_batch=1), "wrap-mixed", "edge-features"),
+        Case(LMC4Conv(clusters_per_batch=1), graph="no-features"),
+    ],
+    ids=["cmc", "lmc-directed", "cmc-sparse", "edge-features", "no-features"],
 )
 def test_training_from_the_folder_is_that_from_the_graph_bit_for_bit(case: Case, two: Ranks, tmp_path: Path) -> None:
     folder = written(case, tmp_path)
@@ -55,6 +61,12 @@ def refused_by_all(ranks: Ranks, error: type[Exception], match: str, *arguments:
     assert len({str(each) for each in found}) == 1, found
     with pytest.raises(error, match=match):
         raise found[0]
+
+
+def test_shards_of_an_inductive_graph_are_refused_by_every_rank(two: Ranks, tmp_path: Path) -> None:
+    case = Case(CMC(clusters_per_batch=1), graph="inductive")
+    folder = written(case, tmp_path)
+    refused_by_all(two, ConfigError, "expected inductive=False for a folder of shards", case, folder)
 
 
 def test_a_damaged_folder_is_refused_by_every_rank(two: Ranks, tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ def one_process(
     slots = {} if begin is None else begin(run)
     if begin is None:
         run.refresh()
-    row = torch.empty_like(run.clusters.order)
-    row[run.clusters.order] = torch.arange(row.numel())
+    nodes = run.clusters.order if run.graph.n_id is None else run.graph.n_id
+    row = torch.empty(int(nodes.max()) + 1, dtype=torch.int64)
+    row[nodes] = torch.arange(nodes.numel())
     optimizer, losses = jobs.optimizer_of(run), []
     one_part = getattr(case.method, "clusters_per_batch", None) == 1
     for step in range(len(seen[0]["cores"])):
@@ -106,6 +107,7 @@ CASES = {
     "no-features": Case(CMC(clusters_per_batch=1), graph="no-features"),
     "embedding": Case(LMC4Rec(clusters_per_batch=1), "recgcn-embedding", "no-features", steps=3),
     "ignn": Case(LMC4Rec(clusters_per_batch=1), "ignn", steps=3),
+    "inductive": Case(LMC4Conv(clusters_per_batch=1), "wrap-sage", "inductive"),
     "lmc4rec": Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=4),
     "gas-recurrent": Case(GAS(clusters_per_batch=1), "recgcn", steps=4),
 }

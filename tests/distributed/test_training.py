@@ -15,8 +15,9 @@ from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, DropEdge, GraphSAGE, LMC4Conv
 
 
-def test_fit_gives_every_rank_the_same_model_and_rank_0_the_folder(ranks: Ranks, tmp_path: Path) -> None:
-    case = Case(LMC4Conv(clusters_per_batch=1), "gcn-layer-norm")
+@pytest.mark.parametrize("graph", ["random", "inductive"])
+def test_fit_gives_every_rank_the_same_model_and_rank_0_the_folder(graph: str, ranks: Ranks, tmp_path: Path) -> None:
+    case = Case(LMC4Conv(clusters_per_batch=1), "gcn-layer-norm", graph)
     found = ranks(jobs.fit, case, {"epochs": 4, "lr": 0.05}, str(tmp_path / "run"))
     records, parameters, alone = found[0]
     for others, same, _ in found[1:]:

@@ -37,7 +37,9 @@ class Batches:
         self.kept = fixed and not clusters.redraw and method.traits.keeps_batches and problem.placement.keep_batches
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        ids = problem.graph.n_id if problem.exchange is None else problem.exchange.shard.ids
+        ids = problem.graph.n_id
+        if ids is None and problem.exchange is not None:
+            ids = problem.exchange.shard.ids
         self._order, self._steps = (clusters.order if ids is None else ids).to(problem.device), steps
 
     @property

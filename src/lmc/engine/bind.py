@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lmc.engine.cuda_graphs import warm_up
 from lmc.engine.distributed import Distributed, World, own_shard
+from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.matrices import bound_over_ranks
-from lmc.engine.distributed.ownership import check_distributed, join
+from lmc.engine.distributed.ownership import check_distributed, join, share
 from lmc.engine.distributed.world import local_device
 from lmc.engine.kinds import kind_of
 from lmc.engine.layered import Layered
@@ -54,7 +55,7 @@ def bind(
     if options is None and isinstance(given, Shard):
         raise ConfigError("expected distributed=True for a shard (got False): it holds a part of a graph; pass True")
     check_fit(given, model)
-    whole = _whole(given.graph if isinstance(given, Shard) else given, inductive, options)
+    whole = _whole(given, inductive)
     graph = whole.training_graph
     schedule = method if isinstance(method, DropEdge) else None
     method = method if schedule is None else schedule.inner
@@ -69,15 +70,17 @@ def bind(
     if parts is not None:
         parts = check_parts(_of_seen(torch.as_tensor(parts), whole, graph), graph.num_nodes)
     started = time.perf_counter()
+    evaluated: Graph | Exchange | None = None if graph is whole else whole
     exchange = turns = None
     if options is None:
         clusters = method.clusters(graph, parts, seed)
     else:
         check_distributed(schedule or method, model, options)
         placement = replace(placement, device=str(local_device(placement.training_device)))
-        exchange, clusters, turns = join(method, given, parts, seed, World(options, placement.training_device))
-        graph = whole = exchange.shard.graph
-        seed = clusters.seed
+        world = World(options, placement.training_device)
+        evaluated = None if evaluated is None else share(whole, world)
+        exchange, clusters, turns = join(method, given if graph is whole else graph, parts, seed, world)
+        graph, seed = exchange.shard.graph, clusters.seed
     divided = time.perf_counter()
     setup = method.setup
     problem = Problem.of(
@@ -94,22 +97,26 @@ def bind(
     _check_problem(problem, method, schedule)
     _prepare(model, problem)
     release_freed()
-    run = Run(method, problem, clusters, seed, schedule, None if graph is whole else whole, turns)
+    run = Run(method, problem, clusters, seed, schedule, evaluated, turns)
     warm_up(run)
     run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
     return run
 
 
-def _whole(graph: Graph, inductive: bool | None, options: Distributed | None) -> Graph:
+def _whole(given: Graph | Shard, inductive: bool | None) -> Graph:
     """The graph with the protocol that is asked for; refuses those that cannot be inductive."""
+    graph = given.graph if isinstance(given, Shard) else given
     whole = graph if inductive is None else replace(graph, inductive=inductive)
+    if isinstance(given, Shard) and whole.inductive:
+        raise ConfigError(
+            "expected inductive=False for a folder of shards (got True): they were cut out of the whole graph; pass "
+            "the graph of lmc.load"
+        )
     if whole.training_graph is not whole and without_features(whole):
         raise ConfigError(
             f"expected features for inductive training (got graph {whole.name!r} without): what is learned for one "
             "node says nothing about an unseen one; train with inductive=False"
         )
-    if options is not None and whole.inductive:  # also where this rank has training nodes alone
-        raise ConfigError("expected inductive=False for a distributed run (got True): train it in one process")
     return whole
 
 

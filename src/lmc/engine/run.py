@@ -14,6 +14,7 @@ from torch import Tensor
 from lmc.engine import tally
 from lmc.engine.batches import Batches
 from lmc.engine.bound_parameters import BoundParameters
+from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.ownership import Schedule
 from lmc.engine.distributed.step import StepSync
 from lmc.engine.exact import Passes, chunks_of, sweep_chunks
@@ -49,10 +50,12 @@ class Run:
 
     def __init__(
         self, method: Method, problem: Problem, clusters: Clusters, seed: int, schedule: DropEdge | None = None,
-        whole: Graph | None = None, turns: Schedule | None = None,
+        whole: Graph | Exchange | None = None, turns: Schedule | None = None,
     ) -> None:  # fmt: skip
-        self.whole = problem.graph if whole is None else whole
-        """The graph that is evaluated: that of training, or the whole graph of an inductive run, as it was given."""
+        self._shared = whole if isinstance(whole, Exchange) else None
+        self.whole = problem.graph if whole is None else whole.shard.graph if isinstance(whole, Exchange) else whole
+        """The graph that is evaluated: that of training, or the whole graph of an inductive run, as it was given; of a
+        rank, its share."""
         self.method, self.problem, self.clusters, self.seed = method, problem, clusters, seed
         self.schedule = schedule
         self.adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
@@ -91,7 +94,7 @@ class Run:
         trained = self.problem
         if self.whole is trained.graph:
             return trained
-        return Problem.of(self.whole, trained.model, trained.placement)
+        return Problem.of(self.whole, trained.model, trained.placement, exchange=self._shared)
 
     @property
     def num_batches(self) -> int:

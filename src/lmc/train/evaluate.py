@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmc.engine import Distributed, Problem, check_fit
 from lmc.engine.distributed.ownership import share
-from lmc.engine.distributed.world import local_device
+from lmc.engine.distributed.world import World, local_device
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states
 from lmc.errors import ConfigError, typed
 from lmc.graph import Graph, Shard
@@ -47,7 +47,7 @@ def shared_problem(
             raise ConfigError("expected distributed=True for a shard (got False): it is a part of a graph; pass True")
         return Problem.of(graph, model, placement, precompute=precompute)
     options = Distributed() if distributed is True else distributed
-    exchange = share(graph, options, local_device(placement.training_device))
+    exchange = share(graph, World(options, local_device(placement.training_device)))
     return Problem.of(exchange.shard.graph, model, placement, precompute=precompute, exchange=exchange)
 
 

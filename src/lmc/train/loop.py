@@ -311,7 +311,8 @@ class Training:
     def _check_validation(self) -> None:
         """Refuse what reads validation scores where there are none."""
         run = self.run
-        self._validated = "val" in (run.problem if run.whole is run.graph else run.whole).splits
+        shared = run.whole is run.graph or run.sync is not None  # known without making another matrix P, or needed
+        self._validated = "val" in (run.evaluated if shared else run.whole).splits
         reader = "patience" if self.settings.patience is not None else "the scheduler" * self.schedule.reads_score
         if reader and not (self._validated and self.settings.eval_every):
             got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"

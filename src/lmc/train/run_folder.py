@@ -240,7 +240,7 @@ def open_folder(
             raise ConfigError("expected a run_dir to resume from (got none): pass the folder of the run to continue")
         yield None
         return
-    exchange = run.problem.exchange
+    exchange = run.evaluated.exchange if run.sync else None
     written = {"format": FORMAT, **config, "data": (exchange.shard if exchange else run.whole).checksum}
     text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
     with ExitStack() as held:

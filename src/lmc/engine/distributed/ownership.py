@@ -66,10 +66,9 @@ def join(
     return Exchange(world, shard, world.device, seed), clusters, Schedule(world, clusters, part_ids, seed)
 
 
-def share(graph: Graph | Shard, options: Distributed, device: torch.device) -> Exchange:
-    """A share of the graph for one exact pass, one part per rank."""
-    world = World(options, device)
-    return Exchange(world, shard_of(Method(), graph, None, 0, world), device)
+def share(graph: Graph | Shard, world: World) -> Exchange:
+    """A share of the graph for exact passes, one part per rank."""
+    return Exchange(world, shard_of(Method(), graph, None, 0, world), world.device)
 
 
 def shard_of(method: Method, graph: Graph | Shard, parts: Tensor | None, seed: int, world: World) -> Shard:
