@@ -10,8 +10,9 @@ import torch
 from jobs import Case
 from rank_pool import Ranks
 
+from lmc.engine.run import _source_on
 from lmc.errors import ConfigError
-from lmc.methods import BackwardSGD, FullBatch, LMC4Conv
+from lmc.methods import BackwardSGD, DropEdge, FullBatch, LMC4Conv
 
 LAYER = {"sync": "layer"}
 CASES = {
@@ -24,6 +25,7 @@ CASES = {
     "full-linear-in-out": Case(FullBatch(), "gcn-linear-in-out", options=LAYER),
     "full-wrapped": Case(FullBatch(), "wrap-gin", options=LAYER),
     "backward-sgd-wrapped": Case(BackwardSGD(clusters_per_batch=1), "wrap-sage", "directed", options=LAYER),
+    "full-drop-edge": Case(DropEdge(FullBatch(), p=0.3), options=LAYER),
     "backward-sgd": Case(BackwardSGD(clusters_per_batch=1), options=LAYER),
     "backward-sgd-uneven": Case(BackwardSGD(clusters_per_batch=1), "gcn-layer-norm", parts=9, options=LAYER),
     "backward-sgd-batch-norm": Case(BackwardSGD(clusters_per_batch=1), "gcn-batch-norm", options=LAYER),
@@ -34,11 +36,14 @@ def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], dict[
     """The losses and parameters of one process on the union of the ranks' batches."""
     run = case.bind()
     row = run.clusters.order.argsort()
-    optimizer, losses = jobs.optimizer_of(run), []
+    optimizer, losses, source = jobs.optimizer_of(run), [], run.source
     for step in range(case.steps):
+        if run.schedule is not None:
+            run.adjacency = run.schedule.adjacencies(run.graph, 0, run.clusters.order)
+            source = _source_on(run, step // seen[0]["steps"])
         core = row[torch.cat([rank["cores"][step] for rank in seen])]
         whole = core.numel() == row.numel()
-        batch = run.source.make(slice(0, core.numel()) if whole else core, float(seen[0]["steps"]))
+        batch = source.make(slice(0, core.numel()) if whole else core, float(seen[0]["steps"]))
         losses.append(float(run.step(batch, optimizer).loss))
     return losses, dict(run.problem.model.state_dict())
 

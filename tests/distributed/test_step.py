@@ -13,7 +13,8 @@ from rank_pool import Ranks
 from torch import Tensor
 
 from lmc.engine import Run
-from lmc.methods import CMC, GAS, IMC, TOP, ClusterGCN, GraphFM, LMC4Conv, LMC4Rec
+from lmc.engine.run import _regraph, _source_on
+from lmc.methods import CMC, GAS, IMC, TOP, ClusterGCN, DropEdge, GraphFM, LMC4Conv, LMC4Rec
 
 
 def one_process(
@@ -32,8 +33,14 @@ def one_process(
     row = torch.empty(int(nodes.max()) + 1, dtype=torch.int64)
     row[nodes] = torch.arange(nodes.numel())
     optimizer, losses = jobs.optimizer_of(run), []
-    one_part = getattr(case.method, "clusters_per_batch", None) == 1
+    one_part = getattr(run.method, "clusters_per_batch", None) == 1
+    if run.schedule is not None:  # one process draws edges in another way
+        run.adjacency = run.schedule.adjacencies(run.graph, 0, run.clusters.order)
+    source = run.source
     for step in range(len(seen[0]["cores"])):
+        if run.schedule is not None and step % seen[0]["steps"] == 0:
+            source = _source_on(run, step // seen[0]["steps"])
+            _regraph(run, source.problem)
         state = jobs.state_of(run)
         before = {name: value.clone() for name, value in state.items()}
         after = {name: value.clone() for name, value in state.items()}
@@ -45,9 +52,9 @@ def one_process(
                 continue
             first = int(row[core].min())
             slot = slots.setdefault(tuple(core.tolist()), run.clusters.offsets.index(first) if one_part else len(slots))
-            loss += float(run.accumulate(run.source.make(row[core], float(rank["steps"]), slot)).loss)
+            loss += float(run.accumulate(source.make(row[core], float(rank["steps"]), slot)).loss)
             for name, value in state.items():
-                alike = name in case.method.traits.replicated_numbers
+                alike = name in run.method.traits.replicated_numbers
                 after[name] = value.clone() if alike else after[name] + value - before[name]
                 value.copy_(before[name])
         for name, value in state.items():
@@ -108,6 +115,9 @@ CASES = {
     "embedding": Case(LMC4Rec(clusters_per_batch=1), "recgcn-embedding", "no-features", steps=3),
     "ignn": Case(LMC4Rec(clusters_per_batch=1), "ignn", steps=3),
     "inductive": Case(LMC4Conv(clusters_per_batch=1), "wrap-sage", "inductive"),
+    "drop-edge": Case(DropEdge(LMC4Conv(clusters_per_batch=1), p=0.3), "sage", "directed-weighted"),
+    "drop-edge-sums": Case(DropEdge(CMC(clusters_per_batch=1, adjoints=True), p=0.3), parts=9, steps=8),
+    "drop-edge-wrapped": Case(DropEdge(CMC(clusters_per_batch=1), p=0.3), "wrap-sage"),
     "lmc4rec": Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=4),
     "gas-recurrent": Case(GAS(clusters_per_batch=1), "recgcn", steps=4),
 }

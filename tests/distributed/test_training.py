@@ -12,7 +12,7 @@ from rank_pool import Ranks
 
 import lmc
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, IMC, ClusterGCN, DropEdge, GraphSAGE, LMC4Conv
+from lmc.methods import CMC, GAS, IMC, ClusterGCN, GraphSAGE, LMC4Conv
 
 
 @pytest.mark.parametrize("graph", ["random", "inductive"])
@@ -91,7 +91,6 @@ def test_bfloat16_on_the_wire_sends_a_quarter_of_float64_and_stays_close(two: Ra
             Case(GraphSAGE()),
             'expected a method that can be run with sync="step" \\(got GraphSAGE on GCN\\): use one of',
         ),
-        (Case(DropEdge(LMC4Conv(clusters_per_batch=1))), "got DropEdge"),
         (Case(CMC(), options={"sync_every": 3}), "expected sync_every=1 for CMC \\(got 3\\)"),
         (
             Case(LMC4Conv(clusters_per_batch=1), "wrap-number-of-edges"),
@@ -99,7 +98,7 @@ def test_bfloat16_on_the_wire_sends_a_quarter_of_float64_and_stays_close(two: Ra
         ),
         (Case(LMC4Conv(), parts=1), "expected at least one part per rank, 2 \\(got 1 parts\\)"),
     ],
-    ids=["sampling", "drop-edge", "sums", "number-of-edges", "parts"],
+    ids=["sampling", "sums", "number-of-edges", "parts"],
 )
 def test_what_cannot_be_distributed_is_refused_on_every_rank(case: Case, message: str, two: Ranks) -> None:
     errors = two(jobs.refused, case)

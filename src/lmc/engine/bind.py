@@ -75,7 +75,7 @@ def bind(
     if options is None:
         clusters = method.clusters(graph, parts, seed)
     else:
-        check_distributed(schedule or method, model, options)
+        check_distributed(method, model, options)
         placement = replace(placement, device=str(local_device(placement.training_device)))
         world = World(options, placement.training_device)
         evaluated = None if evaluated is None else share(whole, world)

@@ -22,7 +22,7 @@ from lmc.engine.layered import Estimate
 from lmc.engine.pipeline import Pipeline
 from lmc.engine.problem import Problem
 from lmc.errors import CheckpointError, ConfigError
-from lmc.graph import Batch, Graph
+from lmc.graph import CSR, Batch, Graph
 from lmc.heap import release_freed
 from lmc.methods import DropEdge
 from lmc.methods.protocol import Method, Step, Tables, Widths
@@ -58,7 +58,7 @@ class Run:
         rank, its share."""
         self.method, self.problem, self.clusters, self.seed = method, problem, clusters, seed
         self.schedule = schedule
-        self.adjacency = None if schedule is None else schedule.adjacencies(problem.graph, seed)
+        self.adjacency = None if schedule is None else _adjacencies(schedule, problem, seed)
         self.epoch = 0
         self.setup_seconds: dict[str, float] = {}
         self._fresh = False  # whether the tables were filled after the last step
@@ -273,10 +273,23 @@ def _source_on(run: Run, epoch: int) -> Batches:
     """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
     if run.adjacency is None:
         return run.source
-    whole = run.problem
+    whole, steps = run.problem, None if run.sync is None else run.sync.num_batches
     graph = replace(whole.graph, adj=run.adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
-    problem = Problem.of(graph, whole.model, whole.placement, precompute=False, cut=whole.cut, loss=whole.loss)
-    return Batches(run.method, problem, run.clusters, run.seed, run.tables, fixed=False)
+    exchange = None if whole.exchange is None else whole.exchange.on(graph.adj)
+    problem = Problem.of(
+        graph, whole.model, whole.placement, precompute=False, cut=whole.cut, loss=whole.loss, exchange=exchange
+    )
+    if run.sync is not None:
+        run.sync.regraph(problem)
+    return Batches(run.method, problem, run.clusters, run.seed, run.tables, fixed=False, steps=steps)
+
+
+def _adjacencies(schedule: DropEdge, problem: Problem, seed: int) -> Callable[[int], CSR]:
+    """The adjacency of every epoch; all ranks leave out the same edges."""
+    exchange = problem.exchange
+    if exchange is None:
+        return schedule.adjacencies(problem.graph, seed)
+    return schedule.adjacencies(exchange.shard.graph, exchange.seed, exchange.shard.ids)
 
 
 def _regraph(run: Run, problem: Problem) -> None:

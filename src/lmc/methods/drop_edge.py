@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from torch import Tensor
+
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.methods.full import FullBatch
@@ -46,7 +48,12 @@ class DropEdge(Method):
         if not 0 <= self.p < 1:
             raise ConfigError(f"expected p in [0, 1) (got {self.p})")
 
-    def adjacencies(self, graph: Graph, seed: int) -> Callable[[int], CSR]:
-        """The adjacency of an epoch, by its number; each depends on the seed and the epoch alone."""
-        thin = Thinner(graph.adj)
+    def adjacencies(self, graph: Graph, seed: int, ids: Tensor | None = None) -> Callable[[int], CSR]:
+        """The adjacency of an epoch, by its number; each depends on the seed and the epoch alone.
+
+        Args:
+            ids: of a rank, the numbers of its nodes in the whole graph. Ranks decide about an edge by the numbers of
+                its ends, so that all of them decide alike; one process draws from a stream instead.
+        """
+        thin = Thinner(graph.adj, ids)
         return lambda epoch: thin(self.p, generator(graph.adj.device, seed, "edges", epoch))

@@ -120,12 +120,31 @@ def _distinct(nodes: Tensor, num_nodes: int) -> Tensor:
     return mask.index_fill_(0, nodes, True).nonzero().squeeze(1)
 
 
+def uniform_of_pairs(a: Tensor, b: Tensor, seed: int) -> Tensor:
+    """A number in [0, 1) for every pair of int64 numbers: a hash of the pair and the seed (SplitMix64)."""
+    x = torch.full_like(a, seed)
+    for part in (a, b):
+        x = x + part * -0x61C8864680B583EB
+        for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+            # the mask makes the shift of a negative number a logical one
+            x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return ((x >> 11) & (2**53 - 1)).double() / 2**53
+
+
 class Thinner:
     """Removes edges of one graph, each with the same probability; both directions of an undirected edge are removed
-    together."""
+    together.
 
-    def __init__(self, adj: CSR) -> None:
-        self.adj = adj
+    Args:
+        ids: numbers of the nodes; where they are given, whether an edge stays is a hash of the numbers of its ends.
+    """
+
+    def __init__(self, adj: CSR, ids: Tensor | None = None) -> None:
+        self.adj, self._pairs = adj, None
+        if ids is not None:
+            row, col = ids[adj.row_index()], ids[adj.indices.long()]
+            self._pairs = (torch.minimum(row, col), torch.maximum(row, col)) if adj.symmetric else (row, col)
+            return
         if not adj.symmetric:
             self._up = self._down = torch.arange(adj.nnz, device=adj.device)
             return
@@ -138,8 +157,11 @@ class Thinner:
     def __call__(self, p: float, generator: torch.Generator) -> CSR:
         """The graph without a share ``p`` of its edges."""
         device = self.adj.device
-        kept = torch.rand(self._up.numel(), device=device, generator=generator) >= p
-        keep = torch.zeros(self.adj.nnz, dtype=torch.bool, device=device)
-        keep[self._up], keep[self._down] = kept, kept
+        if self._pairs is not None:
+            keep = uniform_of_pairs(*self._pairs, generator.initial_seed()) >= p
+        else:
+            kept = torch.rand(self._up.numel(), device=device, generator=generator) >= p
+            keep = torch.zeros(self.adj.nnz, dtype=torch.bool, device=device)
+            keep[self._up], keep[self._down] = kept, kept
         thin = self.adj.filtered(keep)
         return replace(thin, symmetric=self.adj.symmetric, _cache={})

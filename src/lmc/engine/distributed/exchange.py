@@ -8,7 +8,7 @@ every pair of ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from lmc.engine.distributed.world import World
 from lmc.graph import CSR, Shard
 from lmc.graph.csr import pointers, row_entries
+from lmc.graph.normalise import row_sums
 from lmc.stores import Table
 
 
@@ -70,6 +71,16 @@ class Exchange:
         self.mirrors_of = list(mirrors.split(shard.receive_counts))
         """Mirrors whose owner is each rank."""
         self.all = Route(self.sent_to, self.mirrors_of)
+
+    def on(self, adj: CSR) -> Exchange:
+        """The same on a graph with some of the edges; degrees and sums of mirrors are those of their owners."""
+        weights = torch.ones(adj.nnz) if adj.values is None else adj.values
+        degrees = adj.degrees() + (0 if adj.symmetric else adj.t().degrees())
+        sums = torch.stack([degrees.double(), row_sums(adj, weights).double()], 1)
+        self.publish_dense(sums)
+        graph = replace(self.shard.graph, adj=adj)
+        shard = replace(self.shard, graph=graph, degree=sums[:, 0].long(), strength=sums[:, 1])
+        return Exchange(self.world, shard, self.device, self.seed)
 
     def publish(self, *tables: Table) -> None:
         """Overwrite all mirrors with the rows of their owners, as they are."""

@@ -29,6 +29,7 @@ from lmc.graph import CSR, Batch, spmm
 from lmc.stores import DeviceTable, Table
 
 if TYPE_CHECKING:
+    from lmc.engine.problem import Problem
     from lmc.engine.run import Run
 
 KEPT = 1024
@@ -47,7 +48,7 @@ class StepSync:
 
     def __init__(self, run: Run, exchange: Exchange, schedule: Schedule) -> None:
         self.exchange, self.schedule, self.world = exchange, schedule, exchange.world
-        self._run, traits = run, run.method.traits
+        self._run, self._problem, traits = run, run.problem, run.method.traits
         self._shared = Shared(run, schedule, exchange.world.rank)
         sums = {name for name, _, _ in traits.sums}
         names = [name for name in run.tables if "halo" in traits.reads and name not in sums]
@@ -89,6 +90,12 @@ class StepSync:
         """Overwrite the mirrors, and the numbers of other ranks, with those of their owners."""
         self.exchange.publish(*self._run.named_tables().values())
         self._shared.publish(self.world)
+
+    def regraph(self, problem: Problem) -> None:
+        """Update sums with the P of another graph on the same nodes from now on."""
+        self.settle()
+        self._problem = problem
+        self._readers.cache_clear()
 
     def begin(self, epoch: int, step: int) -> None:
         """Called before the batch of a step is given out."""
@@ -210,13 +217,12 @@ class StepSync:
         route = self._route(parts)
         for rank, rows in enumerate(change.split(route.receive_counts)):
             if rows.shape[0]:
-                readers, P = self._readers(rank, parts[rank], self._run.problem.kinds[l - 1], transposed)
+                readers, P = self._readers(rank, parts[rank], self._problem.kinds[l - 1], transposed)
                 sums.add(readers, spmm(P, rows))
 
     def _block(self, rank: int, parts: tuple[int, ...], kind: int, transposed: bool) -> tuple[Tensor, CSR]:
         """The owned rows that read the mirrors of these parts, and the block of P, or of P^T, between the two."""
-        problem = self._run.problem
-        problem = problem.of_layer(problem.kinds.index(kind) + 1)
+        problem = self._problem.of_layer(self._problem.kinds.index(kind) + 1)
         blocks, back = problem.blocks, problem.transposed
         blocks, back = (back, blocks) if transposed else (blocks, back)
         mirrors = self.exchange.mirrors_of[rank][self._chosen(False, False, rank, parts)]
