@@ -110,13 +110,18 @@ def check_fields(record: Any) -> None:
 def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
     for name, value in values.items():
         kinds = list(_kinds(hints.get(name, Any)))
-        if not any(_is_one(value, kind) for kind in kinds):
-            expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None)))
-            to_be = "" if get_origin(kinds[0]) is Literal else "to be "
-            remedy = next((text for kind, text in _REMEDIES.items() if expected.endswith(kind)), "pass one")
-            raise ConfigError(f"expected {name} {to_be}{expected} (got {_shown(value)}): {remedy}")
+        if not _is_any(value, kinds):
+            raise ConfigError(_refusal(name, value, kinds))
         if name == "seed" and isinstance(value, Integral) and not 0 <= int(value) < 2**63:
             raise ConfigError(f"expected seed from 0 to 2^63 - 1 (got {value}): choose another one")
+
+
+def _refusal(name: str, value: object, kinds: Sequence[Any]) -> str:
+    """What was expected, what came and what to do, where a value is of none of these types."""
+    expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None)))
+    to_be = "" if get_origin(kinds[0]) is Literal else "to be "
+    remedy = next((text for kind, text in _REMEDIES.items() if expected.endswith(kind)), "pass one")
+    return f"expected {name} {to_be}{expected} (got {_shown(value)}): {remedy}"
 
 
 @cache
@@ -143,6 +148,10 @@ def _kinds(hint: Any) -> Iterator[Any]:
         yield hint
 
 
+def _is_any(value: object, kinds: Sequence[Any]) -> bool:
+    return any(_is_one(value, kind) for kind in kinds)
+
+
 def _is_one(value: object, kind: Any) -> bool:
     """Whether a value is of a type; a type that says nothing about values (a protocol, a type variable) admits any."""
     origin = get_origin(kind)
@@ -152,9 +161,7 @@ def _is_one(value: object, kind: Any) -> bool:
         return any(type(value) is type(allowed) and value == allowed for allowed in get_args(kind))
     if origin in (Sequence, tuple, list):
         kinds = list(_kinds(next(iter(get_args(kind)), Any)))
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            return False
-        return all(any(_is_one(v, element) for element in kinds) for v in value)
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(_is_any(v, kinds) for v in value)
     try:
         return isinstance(value, origin or kind)
     except TypeError:

@@ -262,19 +262,22 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         return None
     if origin in (types.UnionType, typing.Union):  # a type, or None
         return _checked(value, inner[0], name)
-    if origin is float:
-        if value is None:
-            return math.nan
-        if isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value):
-            return value
-    elif origin in (int, str, bool):
-        if type(value) is origin:
-            return value
-    elif isinstance(value, dict) and issubclass(origin, Mapping):
+    if origin is float and value is None:
+        return math.nan
+    if _is_plain(value, origin):
+        return value
+    if isinstance(value, dict) and issubclass(origin, Mapping):
         return {k: _checked(v, inner[1], f"{name}[{k!r}]") for k, v in value.items()}
-    elif isinstance(value, list) and origin in (list, tuple, Sequence):
+    if isinstance(value, list) and origin in (list, tuple, Sequence):
         return [_checked(v, inner[0], f"{name}[{k}]") for k, v in enumerate(value)]
     raise TypeError(f"{type(value).__name__} {value!r:.40} as {name}")
+
+
+def _is_plain(value: Any, kind: Any) -> bool:
+    """Whether the value is a number, a text or a flag of this type; whole numbers are finite floats too."""
+    if kind is float:
+        return type(value) in (float, int) and math.isfinite(value)
+    return kind in (int, str, bool) and type(value) is kind
 
 
 @typed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,19 @@ def list_runs(root: Path) -> None:
             rows.append(_line(str(folder.relative_to(root)), written[folder], read_run(folder)))
         except (LmcError, TypeError, AttributeError, ValueError) as error:
             damaged.append(f"skipped {folder}: {' '.join(str(error).split())}")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if len(rows) > 1 else []:
-        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-        out.print(line.rstrip(), soft_wrap=True, markup=False)
+    for line in _aligned(rows) if len(rows) > 1 else ():
+        out.print(line, soft_wrap=True, markup=False)
     if not folders:
         out.print(f"no runs in {root}")
     for line in damaged:
         out.print(line, soft_wrap=True, markup=False, style="yellow")
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """The lines of a table whose columns are as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _line(name: str, written: float, record: RunRecord) -> tuple[str, ...]:

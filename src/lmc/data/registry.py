@@ -74,34 +74,54 @@ def load(
     """
     if data_dir is not None:
         folders(data_dir)
-    named = isinstance(source, str) and not (source.endswith(".npz") or os.sep in source)
-    for option, value in (("task", task), ("directed", directed)):
-        if value is not None and (named or isinstance(source, Graph)):
-            raise DataError(
-                f"expected {option} for files and PyG data only (got {option}={value!r} for {source!r}): drop it"
-            )
+    named = _is_name(source)
+    if named or isinstance(source, Graph):
+        _refuse_options(source, task=task, directed=directed)
     if isinstance(source, Graph):
         return source
     if isinstance(source, str) and (lookalike := lookalikes.parse(source)) is not None:
         name, suffix = lookalike
-        if scale is not None and suffix is not None and scale != suffix:
-            raise DataError(f"expected one scale (got {source!r} and scale={scale:g}): drop one")
-        return _drawn(name, seed, next((s for s in (scale, suffix) if s is not None), 1.0), mapped)
+        return _drawn(name, seed, _one_scale(source, scale, suffix), mapped)
     if scale is not None:
         what = source if isinstance(source, str | os.PathLike) else type(source).__name__
         raise DataError(f"expected a scale for lookalikes only (got scale={scale:g} for {what}): drop it")
     if not isinstance(source, str | os.PathLike):
         return _from_pyg(source, symmetrise=symmetrise, directed=bool(directed), task=task)
-    if is_sharded(Path(source)):
+    _refuse_shards(Path(source))
+    if named:
+        return _named(canonical(str(source)), data_dir, symmetrise, mapped)
+    if mapped and not symmetrise:
+        return stream.read(Path(source), directed=directed, task=task)
+    return npz.read(source, symmetrise=symmetrise, directed=directed, task=task)
+
+
+def _is_name(source: Any) -> bool:
+    """Whether the source is the name of a set, in contrast to a path."""
+    return isinstance(source, str) and not (source.endswith(".npz") or os.sep in source)
+
+
+def _refuse_options(source: str | Graph, **options: Any) -> None:
+    """Refuse options that have no meaning for this source."""
+    for option, value in options.items():
+        if value is not None:
+            raise DataError(
+                f"expected {option} for files and PyG data only (got {option}={value!r} for {source!r}): drop it"
+            )
+
+
+def _refuse_shards(source: Path) -> None:
+    if is_sharded(source):
         raise DataError(
             f"expected a whole graph (got {source}, a folder of lmc shard): train on it with torchrun -m lmc train, or "
             "read the part of a rank with lmc.data.read_shard"
         )
-    if isinstance(source, os.PathLike) or not named:
-        if mapped and not symmetrise:
-            return stream.read(Path(source), directed=directed, task=task)
-        return npz.read(source, symmetrise=symmetrise, directed=directed, task=task)
-    return _named(canonical(source), data_dir, symmetrise, mapped)
+
+
+def _one_scale(source: str, scale: float | None, suffix: float | None) -> float:
+    """The scale of a lookalike, from the option or from the end of its name."""
+    if scale is not None and suffix is not None and scale != suffix:
+        raise DataError(f"expected one scale (got {source!r} and scale={scale:g}): drop one")
+    return next((s for s in (scale, suffix) if s is not None), 1.0)
 
 
 def _named(name: str, data_dir: str | Path | None, symmetrise: bool, mapped: bool) -> Graph:

@@ -77,16 +77,8 @@ class Member:
 
 def _adjacency(large: dict[str, Member], n: int, directed: bool, files: MappedFiles) -> CSR:
     """A of the edges, whose columns are sorted, after the checks of :func:`lmc.graph.checked_edges`."""
-    edges = large["edge_index"]
-    if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.shape[1] == 0 or edges.dtype.kind not in "iu":
-        raise GraphError(f"expected edge_index [2, E] of whole numbers (got {list(edges.shape)}, {edges.dtype})")
+    edges, data = _edge_members(large)
     m = edges.shape[1]
-    data = [large[key] for key in ("edge_weight", "edge_attr") if key in large]
-    for each in data:
-        if each.shape[:1] != (m,) or each.dtype.kind != "f" or len(each.shape) > 2:
-            raise GraphError(f"expected one row of floats per edge, {m} (got {list(each.shape)}) as {each.where}")
-    if "edge_attr" in large and "edge_weight" not in large:
-        raise GraphError("expected edge_weight beside edge_attr in a graph that is read in pieces (got none): load it")
 
     def chunks() -> Iterator[tuple[Tensor, ...]]:
         given = zip(
@@ -103,15 +95,26 @@ def _adjacency(large: dict[str, Member], n: int, directed: bool, files: MappedFi
     return replace(adj, symmetric=not directed, _cache={})
 
 
+def _edge_members(large: dict[str, Member]) -> tuple[Member, list[Member]]:
+    """The edges, and the weights and features of edges that there are, after a check of their shapes."""
+    edges = large["edge_index"]
+    if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.shape[1] == 0 or edges.dtype.kind not in "iu":
+        raise GraphError(f"expected edge_index [2, E] of whole numbers (got {list(edges.shape)}, {edges.dtype})")
+    m = edges.shape[1]
+    data = [large[key] for key in ("edge_weight", "edge_attr") if key in large]
+    for each in data:
+        if each.shape[:1] != (m,) or each.dtype.kind != "f" or len(each.shape) > 2:
+            raise GraphError(f"expected one row of floats per edge, {m} (got {list(each.shape)}) as {each.where}")
+    if "edge_attr" in large and "edge_weight" not in large:
+        raise GraphError("expected edge_weight beside edge_attr in a graph that is read in pieces (got none): load it")
+    return edges, data
+
+
 def _check_edges(adj: CSR, n: int, directed: bool) -> None:
     """Sort the columns of every row; refuse loops, duplicates and edges of an undirected graph in one direction."""
     difference, remedy = 0, DIRECTED_REMEDY if directed else REMEDY
     for row, at in entry_chunks(adj):
-        key, order = (row * n + adj.indices[at]).sort()
-        adj.indices[at] = (key % n).to(torch.int32)
-        for data in (adj.values, adj.edge_data):
-            if data is not None:
-                data[at] = data[at][order]
+        key = _sort_columns(adj, row, at)
         twice = key[1:] == key[:-1]
         if bool(twice.any()) or bool((row == adj.indices[at]).any()):
             what = "duplicate edges" if bool(twice.any()) else "self-loops"
@@ -124,6 +127,16 @@ def _check_edges(adj: CSR, n: int, directed: bool) -> None:
             f"expected an undirected graph with both directions of every edge, and the same weight in both (got "
             f"others): {REMEDY}, or pass directed=True (--directed)"
         )
+
+
+def _sort_columns(adj: CSR, row: Tensor, at: slice) -> Tensor:
+    """Sort the entries ``at``, whose rows are given, by column; returns row * n + column of every entry."""
+    key, order = (row * adj.num_cols + adj.indices[at]).sort()
+    adj.indices[at] = (key % adj.num_cols).to(torch.int32)
+    for data in (adj.values, adj.edge_data):
+        if data is not None:
+            data[at] = data[at][order]
+    return key
 
 
 def _mixed(key: Tensor, weight: Tensor | int) -> Tensor:

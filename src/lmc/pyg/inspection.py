@@ -88,9 +88,8 @@ def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Ins
     for recorded in recordings:
         _check_logits(recorded, type(network).__name__)
     plain, large, training = recordings
-    for what, other in ((f"features times {LARGE:.0f}", large), ("training mode and more nodes", training)):
-        if [c.name for c in other.calls] != [c.name for c in plain.calls]:
-            raise ConfigError(f"expected the same convolutions in every pass (got others with {what})")
+    _check_same_calls(plain, large, f"features times {LARGE:.0f}")
+    _check_same_calls(plain, training, "training mode and more nodes")
     specs = tuple(_spec(calls) for calls in zip(*([(r, c) for c in r.calls] for r in recordings), strict=True))
     checks = [RowChecks(probe, call, specs, recorded) for recorded in recordings]
     for check in checks:
@@ -100,6 +99,12 @@ def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Ins
     constant = specs[0].linear and not training.calls[0].num_draws
     use = first.use_of_px() if constant else "none"
     return Inspection(specs, plain.logits.shape[1], use if use == "none" or in_training.use_of_px() == use else "none")
+
+
+def _check_same_calls(plain: Recording, other: Recording, what: str) -> None:
+    """Refuse a network that calls other convolutions in another pass."""
+    if [c.name for c in other.calls] != [c.name for c in plain.calls]:
+        raise ConfigError(f"expected the same convolutions in every pass (got others with {what})")
 
 
 def _sample(

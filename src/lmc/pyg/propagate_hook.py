@@ -13,7 +13,7 @@ runs its own ``propagate`` on the edges of the operator.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -292,11 +292,15 @@ class EdgesInto:
         if name == self.spec.weight:
             return self.values if value is None else self.values.view(-1, *value.shape[1:])
         if at_ends and isinstance(value, Tensor | tuple | list):
-            pair, places = (value, value) if isinstance(value, Tensor) else value, (slice(self.num_cols), self.rows)
-            return tuple(None if end is None else end[rows] for end, rows in zip(pair, places, strict=True))
+            return self._ends(value)
         if isinstance(value, Tensor) and value.dim() and value.shape[0] == self.num_rows:
             return value[self.rows]
         return value
+
+    def _ends(self, value: Tensor | Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """The rows of an argument at the sources and at the targets of these edges."""
+        pair, places = (value, value) if isinstance(value, Tensor) else value, (slice(self.num_cols), self.rows)
+        return tuple(None if end is None else end[rows] for end, rows in zip(pair, places, strict=True))
 
 
 class StoredSoftmax:

@@ -86,17 +86,26 @@ def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str
     unit = 100 if percent else 1
     for label, run in runs.items():
         for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
-            points = [(getattr(e, x), unit * e.scores[split]) for e in run.epochs if e.scores and split in e.scores]
+            points = [(at, unit * score) for at, score in _scored(run, x, split)]
             draw_curve(axes, points, looks[label], linewidth=width, alpha=alpha)
             scores += [score for _, score in points]
             ends |= {label: points[-1]} if points else {}
     if scores:
-        # the scores of the first epochs are low for every method: leave most of the height to where they differ
-        scores.sort()
-        low, high = scores[len(scores) // 12], scores[-1]
-        margin = max(0.005 * unit, 0.08 * (high - low))
-        axes.set_ylim(max(0.0, low - margin) if percent else low - margin, min(unit, high + margin))
+        axes.set_ylim(*_limits(sorted(scores), percent))
     return ends
+
+
+def _scored(run: RunRecord, x: str, split: str) -> list[tuple[float, float]]:
+    """The scores of a split, each with its epoch or second."""
+    return [(getattr(e, x), e.scores[split]) for e in run.epochs if e.scores and split in e.scores]
+
+
+def _limits(scores: list[float], percent: bool) -> tuple[float, float]:
+    """The range of an axis of scores, given in ascending order. Those of the first epochs are low for every method:
+    most of the height is left to where they differ."""
+    unit, low, high = 100 if percent else 1, scores[len(scores) // 12], scores[-1]
+    margin = max(0.005 * unit, 0.08 * (high - low))
+    return max(0.0, low - margin) if percent else low - margin, min(unit, high + margin)
 
 
 def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: Looks) -> None:
@@ -110,14 +119,8 @@ def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: L
                       ha="right", va="center", fontsize=9.5, fontweight="bold")  # fmt: skip
         names.append("")
         for label, by_layer in errors.items():
-            value, row, colour = by_layer.get(layer, math.nan), len(names), looks[label].colour
+            _draw_error(axes, by_layer.get(layer, math.nan), len(names), low, looks[label].colour)
             names.append(looks[label].name)
-            if EXACT <= value < math.inf:
-                axes.barh(row, value - low, 0.1, left=low, color=colour, alpha=0.45, linewidth=0)
-                axes.plot([value], [row], "o", color=colour, markersize=6)
-            text = "exact" if value < EXACT else f"{value:.2g}" if math.isfinite(value) else "-"
-            axes.annotate(text, (value if EXACT <= value < math.inf else low, row), (7, 0),
-                          textcoords="offset points", va="center", fontsize=8.5)  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.set_ylim(len(names) - 0.4, -0.8)
@@ -128,6 +131,17 @@ def _draw_errors(axes: Axes, errors: Mapping[str, Mapping[str, float]], looks: L
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=GRID_COLOUR, linewidth=0.8)
     axes.spines["left"].set_visible(False)
+
+
+def _draw_error(axes: Axes, value: float, row: int, low: float, colour: str) -> None:
+    """A point, a thin line that leads to it from ``low``, and its value; a value off the axis is a text at ``low``."""
+    text, at = f"{value:.2g}", value
+    if EXACT <= value < math.inf:
+        axes.barh(row, value - low, 0.1, left=low, color=colour, alpha=0.45, linewidth=0)
+        axes.plot([value], [row], "o", color=colour, markersize=6)
+    else:
+        text, at = "exact" if value < EXACT else "-", low
+    axes.annotate(text, (at, row), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
 def _label(axes: Axes, title: str, xlabel: str) -> None:

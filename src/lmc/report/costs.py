@@ -75,16 +75,8 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
     if panel.log:
         axes.set_xscale("log")
         plain_decimals(axes.xaxis)
-    # the length of a bar means nothing on a logarithmic axis: a point shows the value, and a thin line leads to it
     for i, value in bars:
-        axes.barh(i, value - least, 0.08 if panel.log else 0.72, left=least, color=colours[i])
-        if panel.log:
-            axes.plot([value], [i], "o", color=colours[i], markersize=6)
-        text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-        end = max(value, dict(marks).get(i, value))
-        axes.annotate(
-            text if panel.numbers else "", (end, i), (6, 0), textcoords="offset points", va="center", fontsize=7.5
-        )
+        _draw_bar(axes, panel, i, value, least, max(value, dict(marks).get(i, value)), colours[i])
     for i, value in marks:
         axes.plot([value], [i], **_DIAMOND)
     if panel.marked:
@@ -96,6 +88,17 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
         axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
     axes.set_title(panel.title + ", logarithmic" * panel.log, loc="left", fontsize=10.5)
     plain(axes, grid="x")
+
+
+def _draw_bar(axes: Axes, panel: Panel, row: int, value: float, least: float, end: float, colour: str) -> None:
+    """A bar, with its value at ``end``. The length of a bar means nothing on a logarithmic axis: a point shows the
+    value there, and a thin line leads to it."""
+    axes.barh(row, value - least, 0.08 if panel.log else 0.72, left=least, color=colour)
+    if panel.log:
+        axes.plot([value], [row], "o", color=colour, markersize=6)
+    if panel.numbers:
+        text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+        axes.annotate(text, (end, row), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
 
 
 def _known(values: Sequence[float | None]) -> list[tuple[int, float]]:

@@ -185,10 +185,11 @@ def _settings(configs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str
 
 def _flat(prefix: str, value: Any) -> list[tuple[str, str]]:
     """The leaves of nested settings, as texts."""
-    if isinstance(value, dict) and value and prefix != "parameters":
-        nested = (_flat(f"{prefix}.{key}" if prefix else str(key), inner) for key, inner in value.items())
-        return [pair for pairs in nested for pair in pairs]
     if prefix == "parameters":  # a shape for every parameter: too long for a table
         return [(prefix, f"{len(value) if isinstance(value, dict) else 0} tensors")]
-    text = value if isinstance(value, str) else "none" if value is None else json.dumps(finite(value))
-    return [(prefix, text if len(text) <= 200 else text[:197] + "...")]
+    if isinstance(value, dict) and value:
+        start = f"{prefix}." if prefix else ""
+        return [pair for key, inner in value.items() for pair in _flat(f"{start}{key}", inner)]
+    if not isinstance(value, str):
+        value = "none" if value is None else json.dumps(finite(value))
+    return [(prefix, value if len(value) <= 200 else value[:197] + "...")]

@@ -84,6 +84,10 @@ class Solver(ABC):
         if self.check_every is not None and self.check_every < 1:
             raise ConfigError(f"expected check_every of at least 1, or None (got {self.check_every})")
 
+    def interval(self, x: Tensor) -> int:
+        """Steps between two readings of the residual of values like ``x``."""
+        return self.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
+
     @abstractmethod
     def begin(self, x: Tensor) -> Iteration:
         """A new iteration for values like ``x``."""
@@ -174,28 +178,35 @@ def solve(
         first: f(start), where it is known; its memory is used. It counts as a step.
     """
     x = start.clone(memory_format=torch.contiguous_format)
-    fx = torch.empty_like(x) if first is None else first
-    change = torch.empty_like(x)
-    every = solver.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
+    change, every = torch.empty_like(x), solver.interval(x)
     advance, watch = solver.begin(x), _Residual(x, remedy)
+    if first is None:
+        first = torch.empty_like(x)
+        f(x, first)
+    fx = first
     for step in range(1, solver.max_steps + 1):
-        if step > 1 or first is None:
-            f(x, fx)
-        last = step == solver.max_steps
-        reads, scales = step == 1 or last or step % every == 0, origin is not None and step <= SCALED_STEPS
+        reads = step in (1, solver.max_steps) or step % every == 0
+        scales = origin is not None and step <= SCALED_STEPS
         if reads or scales:
             torch.sub(fx, x, out=change)
         if reads:
             residual = watch.read(change, fx, step)
-            if residual <= solver.tol or last:
+            if residual <= solver.tol or step == solver.max_steps:
                 return Solution(fx, step, residual, residual <= solver.tol)
         if scales:
             assert origin is not None
-            a = best_factor(torch.sub(origin, change, out=change), origin)
-            x.mul_(a)
-            torch.lerp(origin, fx, a, out=fx)
+            _scale(x, fx, change, origin)
         x, fx = advance(x, fx)
+        f(x, fx)
     raise AssertionError("unreachable: the last step returns")
+
+
+def _scale(x: Tensor, fx: Tensor, change: Tensor, origin: Tensor) -> None:
+    """x <- a x and f(x) <- f(a x), in place, with the factor a >= 0 whose residual is smallest; ``change``, which is
+    f(x) - x, is overwritten."""
+    a = best_factor(torch.sub(origin, change, out=change), origin)
+    x.mul_(a)
+    torch.lerp(origin, fx, a, out=fx)
 
 
 class _Residual:

@@ -122,18 +122,23 @@ class StepLog:
             values = delivered[member] + values
         if delivered is not None and values.data_ptr() != delivered[member].data_ptr():
             delivered = None
-        write = next((w for w in self.writes if same_rows(w.rows, rows)), None)
-        if write is None:
-            kept = self._buffer(values.shape[0]) if delivered is None else delivered
-            write = StepWrite(rows, kept, piece, in_place=delivered is not None)
-            self.writes.append(write)
-        elif write.in_place and delivered is None:
+        write = self._write_of(rows, values.shape[0], piece, delivered)
+        if write.in_place and delivered is None:
             return False
         if not write.in_place:  # the caller may overwrite these values before the step ends
             write.values[member].copy_(values)
         self.in_place = self.in_place or write.in_place
         write.members.add(member)
         return True
+
+    def _write_of(self, rows: Rows, num: int, piece: int | None, delivered: Packed | None) -> StepWrite:
+        """The write of these rows: that of another member of the bundle, or a new one."""
+        write = next((w for w in self.writes if same_rows(w.rows, rows)), None)
+        if write is None:
+            kept = self._buffer(num) if delivered is None else delivered
+            write = StepWrite(rows, kept, piece, in_place=delivered is not None)
+            self.writes.append(write)
+        return write
 
     def _buffer(self, num: int) -> Packed:
         """Memory for the values of the next write."""
