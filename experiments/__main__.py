@@ -17,13 +17,14 @@ def make_app() -> typer.Typer:
     from experiments.grid import Grid
     from experiments.literal import Literal
     from experiments.paper.commands import make_paper_app
+    from experiments.ranks import RankCurves
     from experiments.recurrent import Recurrent
     from experiments.sampling import Sampling
     from experiments.theorems import Theorems
     from lmc.cli.study import app_of
 
     app = app_of(
-        [Grid, Gradients, Accuracy, Choose, Recurrent, Literal, Sampling, Theorems],
+        [Grid, Gradients, Accuracy, Choose, Recurrent, Literal, Sampling, Theorems, RankCurves],
         PROGRAM,
         "Studies that compare training methods.",
     )
