@@ -232,6 +232,20 @@ def diagnose(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def gradient_beside_questions(case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The numbers that all ranks have alike, before and after a gradient of a run whose ranks agree about something."""
+    run = case.bind_here()
+    for _ in range(8):
+        run.sync.agreement(lambda: True)
+    optimizer = optimizer_of(run)
+    for batch in batches_of(run, case.steps):
+        run.step(batch, optimizer)
+    alike = {name: run.numbers[name] for name in run.method.traits.replicated_numbers}
+    before = {name: value.clone() for name, value in alike.items()}
+    run.gradient(next(run.batches()))
+    return before, alike
+
+
 class StopAt(lmc.train.Callback):
     """Counts down the steps after which one rank wants to stop; ranks are asked before the hook of a step."""
 

@@ -8,7 +8,7 @@ import torch
 from jobs import Case
 from rank_pool import Ranks
 
-from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv
+from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, LMC4Rec
 
 
 @pytest.mark.parametrize("method", [LMC4Conv(clusters_per_batch=1), CMC(clusters_per_batch=1)], ids=["lmc", "cmc"])
@@ -30,3 +30,9 @@ def test_gradient_error_is_that_of_the_union_of_batches(method: LMC4Conv | CMC, 
         assert (rank["H"], rank["V"], rank["bias"]) == (found[0]["H"], found[0]["V"], found[0]["bias"])
         assert all(value > 0 for value in rank["H"].values())
     assert set(found[0]["H"]) == (set() if isinstance(method, CMC) else {2, 3})
+
+
+def test_a_gradient_leaves_what_all_ranks_have_alike(two: Ranks) -> None:
+    for before, after in two(jobs.gradient_beside_questions, Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=2)):
+        for name, value in before.items():
+            assert torch.equal(after[name], value), name

@@ -124,11 +124,11 @@ class StepSync:
             route = self._route(self._changed)
             self._arriving = self.exchange.start(tables, route, self._wire), self._changed
             self._changed = [()] * self.world.ranks
-        return self._shared.reduce(self.world.sum, batch, turns, grads, loss)
+        return self._shared.reduce(self.world, batch, turns, grads, loss)
 
     def total(self, grads: list[Tensor]) -> list[Tensor]:
         """Gradients added up over the ranks; nothing else is exchanged."""
-        return self._shared.reduce(self.world.sum, None, [], grads, grads[0].new_zeros(()))[0]
+        return [g.to(p.dtype) for g, p in zip(_totals(self.world, grads, grads[0].dtype), grads, strict=True)]
 
     def settle(self) -> None:
         """Wait for the rows of the last push, and write them to their mirrors."""
@@ -192,14 +192,13 @@ class StepSync:
     def _fetch_lists(self) -> tuple[Positions, Positions]:
         """Positions of the mirrors that each of this rank's parts reads, and what other ranks' parts read here."""
         problem, offsets, exchange = self._run.problem, self._run.clusters.offsets, self.exchange
-        device, me = exchange.device, self.world.rank
-        firsts = [int(rows[0]) if rows.numel() else 0 for rows in exchange.mirrors_of]
+        device, mine = exchange.device, self.schedule.parts[self.world.rank]
+        firsts = [exchange.shard.num_owned + sum(exchange.all.receive_counts[:r]) for r in range(self.world.ranks)]
         wanted: Positions = {}
-        for part, first, last in zip(self.schedule.parts[me], offsets[:-1], offsets[1:], strict=True):
+        for part, first, last in zip(mine, offsets[:-1], offsets[1:], strict=True):
             halo = problem.halo(torch.arange(first, last, device=device))
             for rank, (start, mirrors) in enumerate(zip(firsts, exchange.mirrors_of, strict=True)):
                 wanted[rank, part] = halo[(halo >= start) & (halo < start + mirrors.numel())] - start
-        mine = self.schedule.parts[me]
         sizes = torch.tensor([[wanted[r, p].numel() for p in mine] for r in range(self.world.ranks)], device=device)
         theirs = [len(parts) for parts in self.schedule.parts]
         counts, work = self.world.exchange(sizes.flatten(), [len(mine)] * self.world.ranks, theirs)
@@ -277,35 +276,34 @@ class Shared:
                 numbers[:, first : first + rows.shape[0]] = rows.transpose(0, 1)
 
     def reduce(
-        self,
-        total: Callable[[Tensor], Tensor],
-        batch: Batch | None,
-        turns: list[Turn],
-        grads: list[Tensor],
-        loss: Tensor,
+        self, world: World, batch: Batch, turns: list[Turn], grads: list[Tensor], loss: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """Add up over the ranks; where ``batch`` is None, gradients and loss alone."""
+        """Add up over the ranks what a step gave."""
         numbers, active = self._run.numbers, [rank for rank, turn in enumerate(turns) if turn.parts]
         here = self._rank in active
-        columns = [] if batch is None else [numbers[name][:, batch.slot] for name in self._names]
+        columns = [numbers[name][:, batch.slot] for name in self._names]
         blocks = [column.new_zeros(len(turns), *column.shape) for column in columns]
-        buffers = [] if batch is None else [b.to(loss.dtype) * here for b in self._buffers]
         for block, column in zip(blocks, columns, strict=True):
             block[self._rank] = column * here
+        buffers = [b.to(loss.dtype) * here for b in self._buffers]
         votes = [torch.full_like(loss, float(ask())) for ask in self.asks]
-        pieces = [*grads, loss, *blocks, *buffers, *votes]
-        flat = total(torch.cat([piece.reshape(-1).to(loss.dtype) for piece in pieces]))
-        sums = [
-            part.view_as(piece) for part, piece in zip(flat.split([p.numel() for p in pieces]), pieces, strict=True)
-        ]
-        self._votes = [self._votes[1], sums[len(sums) - len(votes) :]]
-        reduced, rest = sums[: len(grads)], sums[len(grads) + 1 :]
-        for name, block in zip(self._names, rest[: len(blocks)], strict=False):
+        sums = iter(_totals(world, [*grads, loss, *blocks, *buffers, *votes], loss.dtype))
+        reduced, total = [next(sums).to(g.dtype) for g in grads], next(sums)
+        for name in self._names:
+            block = next(sums).to(numbers[name].dtype)
             for rank in active:
-                numbers[name][:, self._first[rank] + turns[rank].slot] = block[rank].to(numbers[name].dtype)
-        for buffer, value in zip(self._buffers, rest[len(blocks) :], strict=False):
-            buffer.copy_(value / len(active))
-        return [g.to(p.dtype) for g, p in zip(reduced, grads, strict=True)], sums[len(grads)]
+                numbers[name][:, self._first[rank] + turns[rank].slot] = block[rank]
+        for buffer in self._buffers:
+            buffer.copy_(next(sums) / len(active))
+        self._votes = [self._votes[1], list(sums)]
+        return reduced, total
+
+
+def _totals(world: World, pieces: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The pieces, added up over the ranks in one message of this dtype."""
+    flat = world.sum(torch.cat([piece.reshape(-1).to(dtype) for piece in pieces]))
+    parts = flat.split([piece.numel() for piece in pieces])
+    return [part.view_as(piece) for part, piece in zip(parts, pieces, strict=True)]
 
 
 def check_replicas(model: nn.Module, sync: StepSync) -> None:
