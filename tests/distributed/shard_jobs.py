@@ -13,7 +13,7 @@ import lmc
 from lmc.cli.app import app
 from lmc.data import read_shard
 from lmc.engine import Distributed
-from lmc.engine.distributed.world import LAUNCHED
+from lmc.engine.distributed.launch import LAUNCHED
 
 
 def from_folder(case: Case, folder: str, way: str) -> dict[str, Any]:

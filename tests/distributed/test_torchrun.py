@@ -1,92 +1,18 @@
-"""Processes as torchrun starts them: the environment, the command line, failures."""
+"""Processes as torchrun starts them: the command line and its refusals."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rank_pool import START
-from torch.distributed import TCPStore
+from agent import TRAIN, command, dies, launch
 
 import lmc
 from lmc.data import write_shards
 from lmc.partition import group_parts
-
-TRAIN = [
-    "train",
-    "tiny-like",
-    "--epochs",
-    "2",
-    "--parts",
-    "4",
-    "--clusters",
-    "1",
-    "--model",
-    "gcn:hidden=8",
-    "--device",
-    "cpu",
-]
-"""A short run."""
-
-
-def launch(ranks: int, folder: Path, function: Callable[..., None], *arguments: Any) -> tuple[list[int], list[str]]:
-    """Run a function on ranks with the environment of torchrun, whose agent is this process; exit codes and outputs."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    processes = []
-    for rank in range(ranks):
-        facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1"}
-        facts |= {"MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
-        facts["XDG_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
-        process = START.Process(target=_enter, args=(facts, folder, rank, function, arguments), daemon=True)
-        process.start()
-        processes.append(process)
-    deadline = time.monotonic() + 90
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            process.join()
-    return [process.exitcode or 0 for process in processes], [(folder / f"out{r}").read_text() for r in range(ranks)]
-
-
-def _enter(facts: dict[str, Any], folder: Path, rank: int, function: Callable[..., None], arguments: Any) -> None:
-    os.environ |= {name: str(value) for name, value in facts.items()}
-    os.chdir(folder)
-    sys.stdout = sys.stderr = open(f"out{rank}", "w", buffering=1)  # noqa: SIM115 - open to the end of the process
-    import torch
-
-    torch.set_num_threads(1)
-    function(*arguments)
-
-
-def command(arguments: list[str]) -> None:
-    """``lmc ARGUMENTS``."""
-    from lmc.cli import main
-
-    sys.argv = ["lmc", *arguments]
-    main()
-
-
-def dies(rank: int, arguments: list[str]) -> None:
-    """``lmc ARGUMENTS`` on ranks of which one ends without a word in its second step."""
-    from lmc.engine import Run
-
-    accumulate, calls = Run.accumulate, []
-
-    def counted(self: Run, batch: Any) -> Any:
-        calls.append(batch)
-        if len(calls) == 2 and int(os.environ["RANK"]) == rank:
-            os._exit(9)
-        return accumulate(self, batch)
-
-    Run.accumulate = counted  # type: ignore[method-assign]
-    command(arguments)
 
 
 def sleeps() -> None:
@@ -135,7 +61,7 @@ def test_a_refusal_is_printed_once_and_every_rank_exits_with_its_code(tmp_path: 
 
 
 def test_a_rank_that_dies_ends_the_others_with_one_line_that_names_the_step(tmp_path: Path) -> None:
-    codes, outputs = launch(2, tmp_path, dies, 0, [*TRAIN, "--method", "lmc", "--run-dir", "run"])
+    codes, outputs = launch(2, tmp_path, dies, 0, 2, [*TRAIN, "--method", "lmc", "--run-dir", "run"])
     assert codes == [9, 2], outputs
     line = " ".join(outputs[1].split())
     assert line.count("error:") == 1

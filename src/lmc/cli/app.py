@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
-from lmc.cli.console import new_app
+from lmc.cli.console import REFUSED, new_app
 from lmc.heap import keep_memory
 
 _ENVIRONMENT = {
@@ -31,7 +31,14 @@ Name = Annotated[str | None, typer.Argument(help="The one whose options are show
 def main() -> None:
     """The entry point of the ``lmc`` script and of ``python -m lmc``."""
     prepare_process()
-    app(prog_name="lmc")
+    try:
+        app(prog_name="lmc")
+    except SystemExit as ended:
+        if ended.code == REFUSED and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            from lmc.engine.distributed import end
+
+            end(REFUSED)
+        raise
 
 
 def prepare_process() -> None:

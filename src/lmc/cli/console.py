@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,10 +115,11 @@ def reports() -> bool:
     rank = int(os.environ.get("RANK", 0))
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return True
-    from lmc.engine.distributed import launcher
+    from lmc.engine.distributed import launcher, this_start
 
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    key, deadline = f"lmc/error/{attempt}", time.monotonic() + (FIRST_REPORTS if rank else 0)
+    if threading.current_thread() is threading.main_thread():  # torchrun ends all ranks where one has failed
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    key, deadline = f"lmc/error/{this_start()}", time.monotonic() + (FIRST_REPORTS if rank else 0)
     try:
         store = launcher(FIRST_REPORTS)
         while not store.check([key]) and time.monotonic() < deadline:

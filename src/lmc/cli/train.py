@@ -23,7 +23,7 @@ from lmc.data import is_sharded
 from lmc.diagnostics.choice import certainly_fits, recommended
 from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
 from lmc.engine import Distributed, Run
-from lmc.engine.distributed import begun_folder, own_shard
+from lmc.engine.distributed import begun_folders, own_shard
 from lmc.errors import ConfigError
 from lmc.grammar import split_spec
 from lmc.graph import Graph, Shard
@@ -135,11 +135,11 @@ def ranks_folder(run: Run, options: Train, name: str) -> tuple[Path, bool]:
     where torchrun has started the ranks again after a failure."""
     if run.sync is None:
         return run_folder(options, name), options.resume
-    world, chosen, again = run.sync.world, "", begun_folder() if run.speaks else None
+    world, chosen, begun = run.sync.world, "", begun_folders() if run.speaks else []
     with world.together():
         if run.speaks:
-            chosen = again or str(run_folder(options, name).absolute())
-    return Path(world.texts(chosen)[0]), options.resume or world.any(again is not None)
+            chosen = begun[-1] if begun else str(run_folder(options, name).absolute())
+    return Path(world.texts(chosen)[0]), options.resume or world.any(bool(begun))
 
 
 def run_folder(options: Train | Compare, name: str) -> Path:

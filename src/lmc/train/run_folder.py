@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Run
-from lmc.engine.distributed import begin_folder, begun_folder
+from lmc.engine.distributed import begin_folder, begun_folders
 from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
@@ -247,7 +247,7 @@ def open_folder(
         with checkpoint.together(run):
             if run.speaks:
                 held.enter_context(locked(path))
-                again = run.sync is not None and begun_folder() == str(path.absolute())
+                again = run.sync is not None and str(path.absolute()) in begun_folders()
                 _check_folder(path, resume or again, json.loads(text))
                 if run.sync is not None:
                     begin_folder(path)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lmc.engine.distributed.launch import launched, meeting, rank_here
 from lmc.errors import ConfigError, DistributedError, LmcError, check_fields
-
-LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""The environment that torchrun gives to every process."""
-_FOLDER = "lmc/run-folder"
 
 
 @dataclass(frozen=True)
@@ -50,40 +47,6 @@ class Distributed:
             raise ConfigError(f'expected sync="step" for sync_every={self.sync_every} (got "layer"): drop one of them')
         if not self.timeout > 0:
             raise ConfigError(f"expected a positive timeout (got {self.timeout})")
-
-
-def launched() -> bool:
-    """Whether torchrun, or another launcher with its environment, has started this process."""
-    return all(name in os.environ for name in LAUNCHED)
-
-
-def rank_here() -> int:
-    """The rank of this process; 0 where it was started alone."""
-    return int(os.environ["RANK"]) if launched() else 0
-
-
-def launcher(wait: float = 3.0) -> dist.TCPStore:
-    """The store of the launcher, which outlives the ranks; it is on the machine of rank 0."""
-    port = int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, timeout=timedelta(seconds=wait))
-
-
-def begin_folder(path: Path) -> None:
-    """Tell later starts of torchrun (``--max-restarts``) that this folder is the one of the run."""
-    with suppress(RuntimeError):  # a launcher without a store does not start ranks again
-        if "TORCHELASTIC_RESTART_COUNT" in os.environ:
-            launcher().set(_FOLDER, str(path.absolute()))
-
-
-def begun_folder() -> str | None:
-    """The folder that the ranks were using when they failed; None where torchrun starts them for the first time."""
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) == 0:
-        return None
-    try:
-        store = launcher()
-        return store.get(_FOLDER).decode() if store.check([_FOLDER]) else None
-    except RuntimeError:
-        return None
 
 
 def local_device(device: torch.device) -> torch.device:
@@ -120,7 +83,7 @@ class World:
                     "torchrun --nproc-per-node 2 SCRIPT, or distributed=False"
                 )
             with self._waiting("the start of all ranks"):
-                dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout), **_meeting(options))
+                dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout), **meeting(options.timeout))
             atexit.register(_leave)
         elif dist.get_backend() != backend:
             raise ConfigError(
@@ -223,18 +186,18 @@ class World:
             work.wait()
 
 
-def _meeting(options: Distributed) -> dict[str, Any]:
-    """Where ranks meet: a store that torchrun keeps over restarts has a place for every start, since the addresses of
-    ranks that have ended are still in it."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return {}
-    store = dist.PrefixStore(
-        f"lmc/start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", launcher(options.timeout)
-    )
-    return {"store": store, "rank": rank_here(), "world_size": int(os.environ["WORLD_SIZE"])}
+def end(code: int) -> NoReturn:
+    """End this process after an error at once. Otherwise torch destroys the process group, which first waits for the
+    timeout of every collective that has begun."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _leave() -> None:
     """Release the process group at the end of the process; NCCL complains otherwise."""
+    if getattr(sys, "last_value", None) is not None:  # an exception that nobody caught ends the process
+        end(1)
     if dist.is_initialized():
         dist.destroy_process_group()
