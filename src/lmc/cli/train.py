@@ -6,8 +6,9 @@ import dataclasses
 import gc
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,8 @@ _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 def train_command(options: Train) -> None:
     """Train under a progress bar and print the result."""
     out, settings, placement, shared = console(), options.settings(), options.placement(), options.shared()
-    distributed = options.distributed()
-    if options.memory is not None:
-        parse_memory(options.memory)
-    read_model(options.model)
-    check_folder(options)
-    if options.tensorboard:
-        writer_class()  # refused before a graph is loaded
-    loss = options.row_loss()
-    if split_spec(options.method)[0] != AUTO:
-        _method(options.method, shared)  # a wrong option is refused before a graph is loaded
+    distributed, loss = options.distributed(), options.row_loss()
+    _check_options(options, shared)
     started = time.perf_counter()
     sharded = is_sharded(Path(options.dataset).expanduser())
     given = _own_shard(options, distributed, placement) if sharded else options.load()
@@ -89,20 +82,38 @@ def train_command(options: Train) -> None:
             if options.overwrite and not resume and run.speaks:
                 clear_folder(run_dir)
             training = Training(run, settings, run_dir, resume, stop, callbacks)
-            bar = epoch_bar(settings.epochs, out, training.config["metrics"][0])
-            with bar as show, closing(training.epochs()) as records:
-                known: About | None = None
-                for record in records:
-                    if known is None and run.speaks:  # the folder is this run's now
-                        known = about(run, spec, found)
-                        write_about(run_dir, known)
-                    show(record)
+            known = _train(training, out, run_dir, partial(about, run, spec, found))
         if known is not None and run.sync is None:  # it runs further steps, for which other ranks do not wait
             write_about(run_dir, with_memory(known, run, alone=True))
     if run.speaks:
         out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
+
+
+def _check_options(options: Train, shared: Mapping[str, int | str | None]) -> None:
+    """Refuse wrong options before a graph is loaded."""
+    if options.memory is not None:
+        parse_memory(options.memory)
+    read_model(options.model)
+    check_folder(options)
+    if options.tensorboard:
+        writer_class()
+    if split_spec(options.method)[0] != AUTO:
+        _method(options.method, shared)
+
+
+def _train(training: Training, out: Console, run_dir: Path, facts_of: Callable[[], About]) -> About | None:
+    """Train under a progress bar; what is known about the run, which the process that shows results writes."""
+    known: About | None = None
+    bar = epoch_bar(training.settings.epochs, out, training.config["metrics"][0])
+    with bar as show, closing(training.epochs()) as records:
+        for record in records:
+            if known is None and training.run.speaks:  # the folder is this run's now
+                known = facts_of()
+                write_about(run_dir, known)
+            show(record)
+    return known
 
 
 def _own_shard(options: Train, distributed: Distributed | bool, placement: Placement) -> Shard:
@@ -210,11 +221,17 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         lines.append(("loss", str(describe(run.problem.loss))))
     if run.problem.dtype != run.problem.accumulate_dtype:
         lines.append(("precision", run.problem.placement.precision))
-    tiers = dict.fromkeys(run.tiers.values())
-    if set(tiers) != {"device"}:
-        on = {tier: ", ".join(name for name, where in run.tiers.items() if where == tier) for tier in tiers}
-        lines.append(("tiers", "; ".join(f"{names} on {tier}" for tier, names in on.items())))
+    if set(run.tiers.values()) != {"device"}:
+        lines.append(("tiers", _tiers(run.tiers)))
     return lines
+
+
+def _tiers(tiers: Mapping[str, str]) -> str:
+    """Which tables are on which tier."""
+    names: dict[str, list[str]] = {}
+    for name, tier in tiers.items():
+        names.setdefault(tier, []).append(name)
+    return "; ".join(f"{', '.join(those)} on {tier}" for tier, those in names.items())
 
 
 def division_facts(run: Run) -> list[tuple[str, str]]:

@@ -112,10 +112,10 @@ def load(
     read = read or _read
     newest, previous, damaged = (run_dir / name for name in files)
     problems: list[str] = []
-    existing = [path for path in (newest, previous) if path.exists()]
+    none = not (newest.exists() or previous.exists())
     for path in (newest, previous):
         with together(run):
-            saved, problem = _tried(read, path, run, recorded) if path in existing else (None, f"{path} is missing")
+            saved, problem = _tried(read, path, run, recorded)
         problem = problem if run.sync is None else next(filter(None, run.sync.world.texts(problem)), "")
         if saved is None or problem:
             problems.append(problem)
@@ -123,25 +123,33 @@ def load(
         with together(run):
             saved.agree(run)
             saved.check(path, run, optimizer)
-        if problems and run.speaks:
+        older = bool(problems) and run.speaks
+        if older:
             warnings.warn(f"{problems[0]}: continuing from the checkpoint before it", RunWarning, stacklevel=2)
         saved.restore(run, optimizer)
-        if problems and run.speaks:  # the next checkpoint must not take the place of the one that is whole
-            if newest.exists():
-                os.replace(newest, damaged)
-            os.replace(path, newest)
+        if older:
+            _set_aside(newest, damaged, path)
         return saved.position
-    if not existing:
+    if none:
         return None
     raise CheckpointError(f"expected a whole checkpoint in {run_dir} (got none: {'; '.join(problems)}): {RESTORE}")
 
 
 def _tried(read: Reader, path: Path, run: Run, recorded: float) -> tuple[Saved | None, str]:
     """What a checkpoint holds, or why it cannot be used."""
+    if not path.exists():
+        return None, f"{path} is missing"
     try:
         return read(path, run, recorded), ""
     except Damaged as error:
         return None, str(error)
+
+
+def _set_aside(newest: Path, damaged: Path, whole: Path) -> None:
+    """Rename the newest checkpoint, so that the next one does not take the place of the one that is whole."""
+    if newest.exists():
+        os.replace(newest, damaged)
+    os.replace(whole, newest)
 
 
 def together(run: Run) -> AbstractContextManager[None]:
@@ -248,15 +256,19 @@ def _check_optimizer(path: Path, optimizer: torch.optim.Optimizer, state: Mappin
     groups = [len(group["params"]) for group in optimizer.param_groups]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     fits = [len(group["params"]) for group in state["param_groups"]] == groups
-    for index, values in state["state"].items():
-        fits &= isinstance(index, int) and 0 <= index < len(parameters)
-        if fits and isinstance(optimizer, _ELEMENTWISE):
-            tensors = [v for v in values.values() if isinstance(v, Tensor)]
-            fits &= all(v.numel() == 1 or v.shape == parameters[index].shape for v in tensors)
+    fits &= all(isinstance(index, int) and 0 <= index < len(parameters) for index in state["state"])
+    if fits and isinstance(optimizer, _ELEMENTWISE):
+        fits = not any(_other_shapes(values, parameters[index]) for index, values in state["state"].items())
     if not fits:
         raise CheckpointError(
             f"expected the optimiser that {path} was saved with (got parameters of other shapes): use the same"
         )
+
+
+def _other_shapes(values: Mapping[str, Any], parameter: Tensor) -> bool:
+    """Whether an optimiser keeps tensors that are neither numbers nor shaped as their parameter."""
+    tensors = (v for v in values.values() if isinstance(v, Tensor))
+    return any(v.numel() != 1 and v.shape != parameter.shape for v in tensors)
 
 
 def _global_generators(run: Run) -> dict[str, Tensor]:
