@@ -117,7 +117,7 @@ class _PlainDropout(torch.autograd.Function):
 class _FusedDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
-        seed = _seed(x, generator)
+        seed = seed_of(x, generator)
         ctx.save_for_backward(seed)
         ctx.p = p
         return _launch_drop(x, seed, p)
@@ -132,7 +132,7 @@ class _FusedReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, s: Tensor, p: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         s = s.contiguous()
-        seed, scale = _seed(s, generator), 1 / (1 - p)
+        seed, scale = seed_of(s, generator), 1 / (1 - p)
         h, t = torch.empty_like(s), torch.empty_like(s)
         _relu_drop[(triton.cdiv(s.numel(), 4 * BLOCK),)](s, h, t, seed, s.numel(), p, scale, BLOCK=BLOCK)
         ctx.save_for_backward(h, t)
@@ -156,7 +156,8 @@ class _FusedReluDropout(torch.autograd.Function):
         return gs, None, None
 
 
-def _seed(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def seed_of(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The seed of a mask, which stays on the device."""
     return torch.empty(1, dtype=torch.int64, device=like.device).random_(generator=generator)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lmc.errors import ConfigError
 from lmc.graph import CSR
 from lmc.kernels.availability import triton_available
+from lmc.kernels.batch_norm import Group, batch_norm_relu_dropout, moments
 from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
 from lmc.kernels.layer_norm import MAX_WIDTH, layer_norm_relu_dropout
 from lmc.models.passes import Pass
@@ -58,6 +59,9 @@ class Activation(nn.Module):
         if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
             core = p.core_of(s.shape[0])
             h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator)
+        elif isinstance(norm, BatchNorm) and norm.fuses(s, p):
+            core = p.core_of(s.shape[0])
+            h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator)
         else:
             s = s if norm is None else norm(s, p)
             h, dropped = relu_dropout(s, rate, p.generator) if rate else (s.relu(), None)
@@ -125,24 +129,33 @@ def batch_renorm(
         share: the weight of this batch in the running statistics.
     """
     c = num_core
+    gain = torch.ones_like(mean) if weight is None else weight
+    shift = torch.zeros_like(mean) if bias is None else bias
     if c == 1:  # one row has no statistics
-        r, d, mu, sigma2 = torch.ones_like(mean), torch.zeros_like(mean), mean, var
+        mu, sigma2, scaled, shifted = mean, var, gain, shift
     else:
         sigma2, mu = torch.var_mean(x[:c].detach().to(mean.dtype), 0, correction=0)
-        difference = mu - mean
-        mean.add_(difference * share)
-        var.add_((sigma2 - var + difference.square() * (1 - share)) * share)
-        scale = (var + eps).rsqrt()
-        r = ((sigma2 + eps).sqrt() * scale).clamp(1 / R_MAX, R_MAX)
-        d = ((mu - mean) * scale).clamp(-D_MAX, D_MAX)
-    gain = torch.ones_like(r) if weight is None else weight
-    scaled, shifted = gain * r, torch.addcmul(torch.zeros_like(d) if bias is None else bias, gain, d)
+        scaled, shifted = _corrected(mu, sigma2, mean, var, gain, shift, share, eps)
     given = (None, None) if c > 1 else (mu, sigma2)
     core = F.batch_norm(x[:c], given[0], given[1], scaled, shifted, training=c > 1, eps=eps)
     if c == x.shape[0]:
         return core
     halo = F.batch_norm(x[c:], mu, sigma2, scaled.detach(), shifted.detach(), eps=eps)
     return torch.cat([core, halo])
+
+
+def _corrected(
+    mu: Tensor, sigma2: Tensor, mean: Tensor, var: Tensor, gain: Tensor, shift: Tensor, share: float | Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The affine parameters with r and d of :func:`batch_renorm` in them; updates the running statistics."""
+    difference = mu - mean
+    mean.add_(difference * share)
+    var.add_((sigma2 - var + difference.square() * (1 - share)) * share)
+    scale = (var + eps).rsqrt()
+    r = ((sigma2 + eps).sqrt() * scale).clamp(1 / R_MAX, R_MAX)
+    d = ((mu - mean) * scale).clamp(-D_MAX, D_MAX)
+    return gain * r, torch.addcmul(shift, gain, d)
 
 
 def update_share(batches: Tensor, momentum: float) -> Tensor:
@@ -172,13 +185,40 @@ class BatchNorm(nn.BatchNorm1d):
             )
             return scale_and_shift(unit, self.weight, self.bias, core)
         if p.batch_renorm:
-            mean, var, momentum = self.running_mean, self.running_var, self._count(core > 1)
-            assert self.num_batches_tracked is not None
-            assert mean is not None
-            assert var is not None
-            share = update_share(self.num_batches_tracked, momentum)
-            return batch_renorm(x, core, mean, var, self.weight, self.bias, share, self.eps)
+            share = self._share(core > 1)
+            return batch_renorm(x, core, *self._running(), self.weight, self.bias, share, self.eps)
         return torch.cat([self._core(x[:core]), self._halo(x[core:])])
+
+    def fuses(self, x: Tensor, p: Pass) -> bool:
+        """Whether :func:`lmc.kernels.batch_norm.batch_norm_relu_dropout` does the same as :meth:`forward`, ReLU and
+        dropout: in training, with the statistics of core rows and halo rows by themselves, where both have some."""
+        core = p.core_of(x.shape[0])
+        separate = p.total is None and not p.pooled and type(self) is BatchNorm
+        return triton_available(x) and self.training and separate and core > 1 and x.shape[0] - core != 1
+
+    def groups(self, x: Tensor, p: Pass) -> list[Group]:
+        """How core rows and halo rows are normalised, for the fused kernel; updates the running statistics."""
+        core, (mean, var) = p.core_of(x.shape[0]), self._running()
+        found = moments(x, core)
+        mu, sigma2 = found[0]
+        if p.batch_renorm:
+            affine = _corrected(mu, sigma2, mean, var, self.weight, self.bias, self._share(), self.eps)
+            return [Group(mu, sigma2, *affine), *(Group(mu, sigma2, *affine, constant=True) for _ in found[1:])]
+        momentum = self._count()
+        mean.lerp_(mu.to(mean.dtype), momentum)
+        var.lerp_((sigma2 * (core / (core - 1))).to(var.dtype), momentum)
+        return [Group(*of, self.weight, self.bias) for of in found]
+
+    def _running(self) -> tuple[Tensor, Tensor]:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        return self.running_mean, self.running_var
+
+    def _share(self, batches: int = 1) -> Tensor:
+        """Count batches; returns the weight of this one in the running statistics."""
+        momentum = self._count(batches)
+        assert self.num_batches_tracked is not None
+        return update_share(self.num_batches_tracked, momentum)
 
     def _over_ranks(self, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
         """Rows normalised with the statistics of the rows of all ranks, which the running ones follow."""
