@@ -228,8 +228,8 @@ MUTANTS = (
     Mutant(
         "halo-without-the-nodes-that-read-the-core",
         "engine/problem.py",
-        "torch.cat([halo, self.transposed.halo(core)]).unique() if self.graph.directed",
-        "halo if self.graph.directed",
+        "self.blocks.halo(core, both=self.graph.directed)",
+        "self.blocks.halo(core)",
         "on a directed graph the halo is the union of in- and out-neighbours",
         EDGES,
     ),

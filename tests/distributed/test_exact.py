@@ -27,7 +27,7 @@ CASES = {
     "no-features": Case(LMC4Conv(clusters_per_batch=1), graph="no-features"),
     "embedding": Case(LMC4Rec(clusters_per_batch=1), "recgcn-embedding", "no-features"),
     "ignn": Case(LMC4Rec(clusters_per_batch=1), "ignn"),
-    "imc": Case(IMC(clusters_per_batch=2), "gcn"),
+    "imc": Case(IMC(clusters_per_batch=1), "gcn"),
 }
 
 
@@ -45,7 +45,7 @@ def test_evaluation_prediction_and_refresh_are_those_of_one_process(name: str, r
         assert torch.equal(rank["some"], lmc.predict(model, graph, [3, 17, 3, 30], "classes"))
         states = lmc.predict(model, graph, [3, 17, 3, 30], "states", layer=1)
         torch.testing.assert_close(rank["states"], states, rtol=1e-12, atol=1e-12)
-        sums = {f"M.{l}" for l in run.tables.get("M", {})} | {f"U.{l}" for l in run.tables.get("U", {})}
+        sums = {f"{name}.{l}" for name in "MUS" for l in run.tables.get(name, {})}
         for table, filled in rank["tables"].items():
             known = slice(0, rank["owned"]) if table in sums else slice(None)
             expected = run.named_tables()[table].data()[row[rank["ids"]]]

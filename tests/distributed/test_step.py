@@ -73,7 +73,7 @@ def assert_same_rows(run: Run, seen: list[dict[str, Any]]) -> None:
             assert_close(rank["parameters"][name], p.detach())
         for name, table in rank["tables"].items():
             # sums of mirrors are fetched where they are read, and IMC reads no row of another rank
-            known = slice(0, rank["owned"]) if name[0] in "MUQ" else slice(None)
+            known = slice(0, rank["owned"]) if name[0] in "MUQS" else slice(None)
             assert_close(table[known], tables[name][rank["ids"][known]])
 
 

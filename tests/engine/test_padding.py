@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
-from lmc.engine.padding import Padding
-from lmc.graph import Batch, Graph
+from lmc.engine.padding import Padding, room_of
+from lmc.graph import Batch, Graph, PaddedExtractor, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
 from lmc.stores import Placement
@@ -62,26 +63,32 @@ def test_a_step_on_the_copy_is_a_step_on_the_batch(
     assert copies >= 6
 
 
-def test_a_copy_keeps_its_addresses_and_serves_its_batch_alone() -> None:
+def test_a_copy_serves_the_last_batch_of_its_slot_alone() -> None:
     run = bound(METHODS[2], MODELS[0](random_graph()))
     padding = Padding(run.source)
     first, second = (next(iter(padding.epoch(epoch, 0))) for epoch in range(2))
     assert padding.copy_of(first) is None
-    copy = padding.copy_of(second)
-    assert copy is not None
-    matrix, address = copy.operators[-1].forward, copy.operators[-1].forward.data.data_ptr()
-    third = next(iter(padding.epoch(2, 0)))
-    assert padding.copy_of(third) is copy
-    assert copy.operators[-1].forward is matrix
-    assert matrix.data.data_ptr() == address
+    assert padding.copy_of(second) is not None
 
 
-def test_a_batch_that_needs_more_room_is_not_padded() -> None:
+def test_a_batch_that_needs_more_room_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     run = bound(METHODS[2], MODELS[0](random_graph()))
-    padding = Padding(run.source)
-    padding._halo = 1
-    batches = list(padding.epoch(0, 0))
-    assert [padding.copy_of(batch) for batch in batches] == [None] * len(batches)
+    room = room_of(run.source)
+    for small in (replace(room, halo=1), replace(room, entries=dict.fromkeys(room.entries, 5))):
+        monkeypatch.setattr("lmc.engine.padding.room_of", lambda _, small=small: small)
+        padding = Padding(run.source)
+        batches = list(padding.epoch(0, 0))
+        assert [padding.copy_of(batch) for batch in batches] == [None] * len(batches)
+
+
+def test_a_drawn_batch_is_that_of_its_parts() -> None:
+    run = bound(METHODS[2], MODELS[0](random_graph()))
+    for drawn, batch in zip(Padding(run.source).epoch(1, 0), run.source.epoch(1, 0), strict=True):
+        assert (drawn.num_core, drawn.num_halo, drawn.slot) == (batch.num_core, batch.num_halo, batch.slot)
+        assert (drawn.weight, drawn.graph, drawn.fixed) == (batch.weight, batch.graph, batch.fixed)
+        for name in ("core", "halo", "ext", "y", "labelled", "n_id", "coefficients", "edge_index"):
+            assert torch.equal(getattr(drawn, name), getattr(batch, name))
+        assert repr(drawn).replace("Drawn", "") == repr(batch)
 
 
 @pytest.mark.gpu
@@ -103,3 +110,21 @@ def test_recorded_copies_train_as_the_batches_do(
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         losses.append(torch.stack([run.step(b, optimizer).loss for e in range(4) for b in run.batches(e)]).double())
     torch.testing.assert_close(*losses, rtol=1e-8 if precision == "float64" else 2e-2, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.traits.name}-{getattr(m, 'alpha', '')}")
+def test_a_cut_changes_no_other_copy(method: Method) -> None:
+    g = random_graph(3_000)
+    model = GCN(g.num_features, 32, g.num_classes, num_layers=3, norm="layer")
+    padding = method.bind(g, model, parts_of(g, 8), Placement("cuda")).pipeline._padding
+    assert padding is not None
+    copies = [padding.copy_of(batch) for batch in list(padding.epoch(0, 0))]
+    others = live_tensors(copies[1:], apart=(Graph, PaddedExtractor))
+    before = [tensor.clone() for tensor in others]
+    first = live_tensors(copies[0], apart=(Graph, PaddedExtractor))
+    own = [tensor.clone() for tensor in first]
+    next(padding.epoch(1, 0))
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(others, before, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, own, strict=True))

@@ -13,7 +13,7 @@ from lmc.diagnostics import bias, gradient_error
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_states
 from lmc.errors import ConfigError
-from lmc.graph import Graph
+from lmc.graph import Graph, spmm
 from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge
 from lmc.models import GAT, GCN, GCNII, SAGE, Model
 from lmc.stores import Placement
@@ -139,13 +139,19 @@ def test_dropped_edges_are_missing_from_the_sums() -> None:
     g, model = random_graph(80), scrambled(GCN(6, 7, 4, num_layers=3))
     run = DropEdge(IMC(clusters_per_batch=1, sweep_every=2), p=0.5).bind(g, model, parts_of(g), seed=3)
     run.refresh()
-    whole = run.tables["M"][2].data().clone()
+    whole = run.tables["S"][2].data().clone()
     batches = run.batches(0)
     batch = next(batches)
-    assert not torch.equal(run.tables["M"][2].data(), whole)
+    assert not torch.equal(run.tables["S"][2].data(), whole)
     run.accumulate(batch)
     # without dropout the first layer reads P X of the epoch's graph, also from outside of the batch
-    assert set(run.tables["M"]) == {1, 2, 3}
+    assert (set(run.tables["M"]), set(run.tables["S"])) == ({1}, {2, 3})
+    Q, P, core = run.tables["Q"][2].data(), batch.operators[1].forward, batch.rows
+    assert isinstance(core, slice)
+    assert run.adjacency is not None
+    (whole_P,), _ = model.matrices(run.adjacency(0), Q.dtype)
+    outside = spmm(whole_P, Q)[core] - spmm(P, Q[core])
+    torch.testing.assert_close(run.tables["S"][2].data()[core], outside, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])

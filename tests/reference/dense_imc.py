@@ -17,19 +17,20 @@ class DenseIMC:
 
     Args:
         with_features: Q = [T, P X], else Q = T.
+        batches: the nodes of every batch, where they are fixed: the tables are then Q and S, else Q and M = P Q.
     """
 
     model: GCN
     widths: list[int]
     ridge: float
     with_features: bool
-    redraw: bool
+    batches: list[Nodes]
     tables: Tables = field(init=False)
 
     def __post_init__(self) -> None:
         n, features = self.model.data.num_nodes, self.model.data.x.shape[1]
         r = {l: self.widths[l - 2] + features * self.with_features for l in range(2, self.model.L + 1)}
-        self.tables = {name: {l: np.zeros((n, r[l])) for l in r} for name in "QM"}
+        self.tables = {name: {l: np.zeros((n, r[l])) for l in r} for name in ("Q", "S" if self.batches else "M")}
 
     def refresh(self, theta: Values) -> None:
         data, model = self.model.data, self.model
@@ -41,16 +42,20 @@ class DenseIMC:
                 mean[:], var[:] = s.mean(0), s.var(0)
             h = model.activate(theta, l, s, None).h
             Q = np.concatenate([h, data.P @ data.x], 1) if self.with_features else h
-            self.tables["Q"][l + 1], self.tables["M"][l + 1] = Q, data.P @ Q
+            self.tables["Q"][l + 1] = Q
+            if not self.batches:
+                self.tables["M"][l + 1] = data.P @ Q
+            for core in self.batches:
+                self.tables["S"][l + 1][core] = (data.P @ Q)[core] - data.P[np.ix_(core, core)] @ Q[core]
 
     def map(self, l: int, core: Nodes, weight: float) -> tuple[Array, Array]:
         """S and R of the core; redrawn batches count as many rows as they have on average."""
-        Q, M = self.tables["Q"][l][core], self.tables["M"][l][core]
+        Q, M = self.tables["Q"][l][core], (self.model.data.P @ self.tables["Q"][l])[core]
         # columns of unit mean square over all nodes; a dead unit stays a column of zeros
         scale = 1 / np.sqrt(np.maximum((self.tables["Q"][l] ** 2).mean(0), 1e-12))
         Q, M = Q * scale, M * scale
         gram, r = Q.T @ Q, Q.shape[1]
-        size = self.model.data.num_nodes / weight if self.redraw else len(core)
+        size = len(core) if self.batches else self.model.data.num_nodes / weight
         ridge = self.ridge * max(1, (20 * r / size) ** 2)
         gram += ridge * np.trace(gram) / r * np.eye(r)
         return M - self.model.data.P[np.ix_(core, core)] @ Q, np.linalg.solve(gram, Q.T)

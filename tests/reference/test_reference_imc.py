@@ -25,9 +25,11 @@ def test_steps_follow_the_equations(basis: str, redraw: bool, norm: str | None) 
     data = random_data()
     model = scrambled(lmc.models.GCN(6, 7, 4, num_layers=3, norm=norm))
     dense = GCN(data, 3, norm, steady=True)
-    reference = DenseIMC(dense, [7, 7, 4], 1e-2, basis == "T+X1", redraw)
     method = lmc.methods.IMC(clusters_per_batch=2, ridge=1e-2, basis=basis, sweep_every=0, redraw=redraw)
     run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1)
+    batches = [] if redraw else [batch.n_id.numpy() for batch in run.batches(0)]
+    reference = DenseIMC(dense, [7, 7, 4], 1e-2, basis == "T+X1", batches)
+    run.epoch = 0
     run.refresh()
     reference.refresh({name: p.detach().numpy().copy() for name, p in model.named_parameters()})
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)

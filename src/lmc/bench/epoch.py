@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, median
 
@@ -169,7 +169,7 @@ def timed_run(
     batches = list(run.batches())
     largest = max(batches, key=lambda b: b.num_core + b.num_halo)
     # the peak is that of an eager step: the memory of a recorded step is never freed
-    step_bytes = peak_bytes(partial(train_step, run, optimizer, replace(largest, fixed=False)), device)
+    step_bytes = peak_bytes(partial(train_step, run, optimizer, largest.unrecorded()), device)
     nnz_share = sum(map(_non_zeros, batches)) / (2 * run.problem.P.nnz)
     ratio = halo_ratio(batches)
     del batches, largest  # batches that the run does not keep are not resident

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmc.engine.distributed import layer
 from lmc.engine.problem import Problem
-from lmc.graph import CSR, Batch, Precomputed
+from lmc.graph import CSR, Aggregation, Batch, Precomputed
 from lmc.methods.protocol import Layout, Method, SamplingMethod, Tables
 from lmc.sampling import Clusters
 from lmc.stores import Rows
@@ -58,7 +58,7 @@ class Batches:
             yield self._of_parts(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
         for _ in range(max(start, self.clusters.num_batches), self.num_batches):
             none = torch.empty(0, dtype=torch.int64, device=self.problem.device)
-            yield self.assemble(none, self._layout(none), float(self.num_batches), 0)
+            yield self.assemble(none, self.layout(none), float(self.num_batches), 0)
 
     def _of_parts(self, parts: tuple[int, ...], slot: int) -> Batch:
         if parts in self._fixed:
@@ -68,14 +68,21 @@ class Batches:
             batch = self._fixed[parts] = replace(batch, fixed=True)
         return batch
 
+    def kept_batch(self, slot: int) -> Batch | None:
+        """The fixed batch with this number; None where batches are not kept."""
+        if not self.kept:
+            return None
+        first, c = slot * self.clusters.per_batch, self.clusters.per_batch
+        return self._of_parts(tuple(range(first, min(first + c, self.clusters.num_parts))), slot)
+
     def make(self, rows: Rows, weight: float, slot: int = 0) -> Batch:
         """The batch whose core is ``rows`` (run order), built on the training device."""
         device = self.problem.device
         core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
-        batch = self.assemble(core, self._layout(core), weight, slot)
+        batch = self.assemble(core, self.layout(core), weight, slot)
         return replace(batch, rows=rows) if isinstance(rows, slice) else batch
 
-    def _layout(self, core: Tensor) -> Layout:
+    def layout(self, core: Tensor) -> Layout:
         """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
         problem, exchange = self.problem, self.problem.exchange
         by_layers = exchange is not None and exchange.world.options.sync == "layer"
@@ -122,3 +129,15 @@ class Batches:
         """The rows whose features the encoder reads."""
         core_alone = batch.operators[0].num_inputs == batch.num_core and not self.problem.model.reads_all_rows
         return batch.rows if core_alone else batch.ext
+
+
+def convert_matrices(batch: Batch, dtype: torch.dtype) -> None:
+    """Convert the matrices of a batch as products with rows of this dtype read them, which else happens when they are
+    first multiplied with; with their columns by core and halo where the method reads them so."""
+    c = batch.num_core
+    sums = [op for op in batch.operators if isinstance(op, Aggregation)]
+    # the gradient of weights that are applied before the product reads the transpose of the forward matrix
+    for matrix in (each for op in sums for each in (op.forward, op.backward, op.forward.t())):
+        for each in (matrix, *(matrix.columns(c) if ("columns", c) in matrix._cache else ())):
+            each.as_torch(torch.float32 if dtype == torch.bfloat16 else dtype)
+    batch.ext  # noqa: B018 - cached

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmc.engine.batches import convert_matrices
 from lmc.engine.layered import Estimate
-from lmc.engine.padding import parts_of
 from lmc.engine.problem import Problem
 from lmc.graph import Batch
 from lmc.models import modes_kept
@@ -68,7 +68,7 @@ class Recorder:
         if not self._staging.recordable or not (known or self.early):
             return compute(batch)
         if not known:
-            self._convert(batch)
+            convert_matrices(batch, self._dtype)
         here = batch, self._staging.addresses
         if here not in self._recorded:
             self._recorded[here] = self._record(batch, compute)
@@ -77,18 +77,12 @@ class Recorder:
         self._staging.replay(recording.logs)
         return recording.grads, recording.loss.clone()
 
-    def _convert(self, batch: Batch) -> None:
-        """Convert the matrices of a batch, which an eager step does when it first multiplies with them."""
-        for part in parts_of(batch):
-            part.matrix.as_torch(torch.float32 if self._dtype == torch.bfloat16 else self._dtype)
-        batch.ext  # noqa: B018 - cached
-
     def _record(self, batch: Batch, compute: Compute) -> Recording:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         # another thread may transfer rows of other steps meanwhile
         record = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
-        with _no_collection(), record:
+        with no_collection(), record:
             grads, loss = compute(batch)
         return Recording(graph, grads, loss, self._staging.logs())
 
@@ -114,7 +108,7 @@ def warm_up(run: Run) -> None:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Python's garbage collector is off within: freeing the graphs of another run would invalidate the recording."""
     enabled = gc.isenabled()
     gc.disable()

@@ -210,6 +210,7 @@ class Passes:
 
     def __init__(self, run: Run, problem: Problem, chunks: Chunks) -> None:
         self.problem, self._clusters = problem, run.clusters
+        self._source = run.source if problem is run.problem else None
         self.seed = run.seed if problem.exchange is None else problem.exchange.seed
         self.tables: Tables = run.tables
         self.numbers = run.numbers
@@ -218,6 +219,16 @@ class Passes:
     @property
     def cores(self) -> list[Rows]:
         return [] if self._clusters.redraw else self._clusters.cores(self.problem.device)
+
+    def inside(self, l: int, slot: int) -> CSR:
+        batch = None if self._source is None else self._source.kept_batch(slot)
+        if batch is None:
+            core = self._clusters.cores(self.problem.device)[slot]
+            index = torch.arange(core.start, core.stop, device=self.problem.device) if isinstance(core, slice) else core
+            return self.problem.of_layer(l).blocks.induced(index)
+        operator = batch.operators[l - 1]
+        assert isinstance(operator, Aggregation)
+        return operator.forward
 
     def fill_states(self) -> list[Table]:
         H = self.tables["H"]
@@ -253,9 +264,9 @@ class Passes:
         return states
 
     @torch.no_grad()
-    def messages(self, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
+    def messages(self, sums: str, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
         problem = self.problem if not random else replace(self.problem, model=randomised(self.problem.model, self.seed))
-        model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables["M"]
+        model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables[sums]
         states: list[Table] = []
         with evaluating(model):
             known = {l: M[l] for l in Q}

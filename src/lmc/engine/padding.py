@@ -1,10 +1,10 @@
-"""Redrawn batches at fixed addresses, so that their steps can be recorded as those of fixed batches are.
+"""Redrawn batches at fixed addresses, so that cutting them, and their steps, can be recorded as CUDA graphs.
 
-Every batch of an epoch has a copy of fixed capacity, into which the batch that is drawn for its slot is written: rows
-and entries beyond it are padding. The step on the copy gives the estimate of the batch itself:
+Every batch of an epoch has a copy of fixed size (:mod:`lmc.graph.padded`), into which the batch that is drawn for its
+slot is cut. The step on the copy gives the estimate of the batch itself:
 
-- a padding row has the number n, which is a row of no node: tables on the device have room for it (``PADDING_ROWS``);
-- no entry of an operator reads a padding row, it has no label, and no entry of its own but zeros, so that its
+- a row of padding has the number n, which is that of no node: tables on the device have room for it (``PADDING_ROWS``);
+- no entry of an operator reads a row of padding, it has no label, and no entry of its own but zeros, so that its
   adjoints are zero where parameters take their gradient from.
 
 Means over the rows of a batch would count padding, so models with batch norm are not padded.
@@ -12,179 +12,210 @@ Means over the rows of a batch would count padding, so models with batch norm ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lmc.engine.batches import Batches
+from lmc.engine.batches import Batches, convert_matrices
+from lmc.engine.cuda_graphs import no_collection
 from lmc.engine.problem import Problem
-from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed
+from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
-from lmc.kernels.padded import pad_entries, pad_rows, pad_starts
 
 SEEN = 16
 """Batches of the first epoch that are looked at."""
 MARGIN = 1.1
-"""Capacity over what the largest of these batches needs; a batch that needs more is not padded."""
+"""Room over what the largest of these batches needs; a batch that needs more is not padded."""
 CORE_MARGIN = 1.01
 """The same for core rows, of which the largest number is known."""
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One matrix of a batch, and of what its rows and columns are: "core", "halo", or "ext" for both."""
-
-    matrix: CSR
-    rows: str
-    columns: str
 
 
 def can_pad(problem: Problem, batches: Batches) -> bool:
     """Whether steps on redrawn batches can be recorded, where every row is on the device: no step makes a mean over
     the rows of its batch."""
-    model, method = problem.model, batches.method
-    plain = problem.kind.makes_nothing_in_steps(problem) and problem.graph.weight is None
+    model, graph, pads = problem.model, problem.graph, batches.method.traits.pads_batches
+    plain = graph.adj.symmetric and problem.P.edge_data is None
     return (
         batches.clusters.redraw
         and problem.placement.keep_batches
-        and method.traits.pads_batches
+        and (pads == "all" or (pads == "plain" and plain))
         and batches.num_batches > 1
-        and plain
-        and triton_available(problem.graph.train)
+        and problem.kind.makes_nothing_in_steps(problem)
+        and graph.weight is None
+        and triton_available(graph.train)
+        and not problem.P.on_host
         and not any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
     )
 
 
-class Padding:
-    """The copies of fixed capacity, one for every batch of an epoch.
+class DrawnBatch(Batch):
+    """A redrawn batch whose step runs on its copy. It is cut out of the graph, as every other batch, when its rows are
+    read, which a step does not do."""
 
-    Batches are cut apart from everything else, so that another thread can do it at any time. The capacity follows from
-    batches of the first epoch, so that it is the same in a run that is resumed.
+    def __init__(self, cut: Callable[[], Batch], num_core: int, num_halo: int, slot: int, weight: float, graph: Graph):
+        known = {"num_core": num_core, "num_halo": num_halo, "slot": slot, "weight": weight, "graph": graph}
+        vars(self).update(known, _cut=cut, fixed=False, importance=None)
+
+    def unrecorded(self) -> Batch:
+        return self._whole
+
+    @cached_property
+    def _whole(self) -> Batch:
+        return vars(self)["_cut"]()
+
+
+def _known(name: str) -> Any:
+    return property(lambda self: vars(self)[name])
+
+
+def _of_whole(name: str) -> Any:
+    return property(lambda self: getattr(self._whole, name))
+
+
+for _name in ("num_core", "num_halo"):
+    setattr(DrawnBatch, _name, _known(_name))
+for _name in ("core", "rows", "halo", "operators", "inputs", "y", "labelled", "n_id", "coefficients"):
+    setattr(DrawnBatch, _name, _of_whole(_name))
+
+
+class Padding:
+    """The copies of fixed size, one for every batch of an epoch.
+
+    The room follows from batches of the first epoch, so that it is the same in a run that is resumed.
     """
 
     def __init__(self, batches: Batches) -> None:
-        self._batches, self._problem = apart(batches), batches.problem
-        self._copies: dict[int, tuple[Batch, Batch]] = {}
+        self._batches, self._problem = batches, batches.problem
+        self._drawn: dict[int, Batch] = {}
         self._used: dict[int, torch.cuda.Event] = {}
         self.thread = ThreadPoolExecutor(1, "lmc-draw")
         """Cuts one batch at a time, those of an epoch that was left early included."""
-        sizes = sorted(torch.tensor(batches.clusters.offsets).diff().tolist())
-        self._core = int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1
-        seen = list(islice(self._batches.epoch(0, 0), SEEN))
-        halo = max(batch.num_halo for batch in seen)
-        self._halo = int(MARGIN * halo) + 1 if halo else 0
-        parts = [parts_of(batch) for batch in seen]
-        self._entries = [int(MARGIN * max(part.matrix.nnz for part in same)) + 1 for same in zip(*parts, strict=True)]
-        self._write(seen[0])  # its kernels are compiled before training
+        padded = Padded(batches)
+        self._cuts = [Cut(padded, slot) for slot in range(batches.num_batches)]
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The batches of an epoch, from the ``start``-th on, each of which is written to its copy where it fits."""
-        for batch in self._batches.epoch(epoch, start):
-            self._write(batch)
+        """The batches of an epoch, from the ``start``-th on, each of which is cut into its copy where it fits."""
+        batches = self._batches
+        weight = float(batches.num_batches)
+        for slot, parts in enumerate(batches.clusters.epoch(epoch)[start:], start):
+            if slot in self._used:
+                torch.cuda.current_stream(self._problem.device).wait_event(self._used[slot])
+            fits, num_core, num_halo = self._cuts[slot](parts)
+            cut = partial(batches.make, batches.clusters.core(parts), weight, slot)
+            batch = DrawnBatch(cut, num_core, num_halo, slot, weight, self._problem.graph)
+            self._drawn.pop(slot, None)
+            if fits:
+                self._drawn[slot] = batch
             yield batch
 
     def copy_of(self, batch: Batch) -> Batch | None:
         """The copy of the last batch of its slot; None where it has none."""
-        original, copy = self._copies.get(batch.slot, (None, None))
-        return copy if original is batch else None
+        return self._cuts[batch.slot].copy if self._drawn.get(batch.slot) is batch else None
 
     def used(self, batch: Batch) -> None:
         """Note that a step on the copy of a batch is launched: the copy may be overwritten when it is done."""
         if self.copy_of(batch) is not None:
             self._used[batch.slot] = torch.cuda.current_stream(self._problem.device).record_event()
 
-    def _write(self, batch: Batch) -> None:
-        parts = parts_of(batch)
-        fits = all(part.matrix.nnz <= room for part, room in zip(parts, self._entries, strict=True))
-        fits &= batch.num_core < self._core and (0 < batch.num_halo < self._halo or batch.num_halo == self._halo == 0)
-        if not fits:
-            return
-        copy = self._copies[batch.slot][1] if batch.slot in self._copies else self._new(batch, parts)
-        if batch.slot in self._used:
-            torch.cuda.current_stream(self._problem.device).wait_event(self._used[batch.slot])
-        self._copies[batch.slot] = batch, copy
-        graph, c, h = self._problem.graph, batch.num_core, batch.num_halo
-        node = pad_rows(batch.core, batch.halo, graph.train, self._core, copy.ext, copy.labelled)
-        torch.index_select(graph.y, 0, node, out=copy.y)
-        assert isinstance(copy.inputs, Tensor)
-        assert isinstance(self._problem.X, Tensor)
-        torch.index_select(self._problem.X, 0, node[: copy.inputs.shape[0]], out=copy.inputs)
-        if copy.coefficients is not None and batch.coefficients is not None:
-            copy.coefficients.zero_()[:h] = batch.coefficients
-        for part, mine in zip(parts, parts_of(copy), strict=True):
-            self._write_matrix(part, mine.matrix, c, h)
 
-    def _write_matrix(self, part: Part, out: CSR, c: int, h: int) -> None:
-        matrix = part.matrix
-        used = (self._core + h if part.rows == "ext" else c) + 1
-        pad_starts(matrix.indptr, out.indptr, c, self._core, used, matrix.nnz, out.nnz)
-        shift = self._core - c if part.columns == "ext" else 0
-        pad_entries(matrix.indices, matrix.data, (out.indices, out.data), c, shift)
-        if out.dtype == torch.bfloat16:  # products multiply with a converted copy
-            out.as_torch(torch.float32).values().copy_(out.data)
+class Padded:
+    """Batches of fixed size, all of which are cut with the same memory, one after the other."""
 
-    def _new(self, batch: Batch, parts: list[Part]) -> Batch:
-        """A copy with room for every batch of this slot."""
-        problem, core, ext = self._problem, self._core, self._core + self._halo
-        size = {"core": core, "halo": self._halo, "ext": ext}
-        made: dict[CSR, CSR] = {}
-        for part, room in zip(parts, self._entries, strict=True):
-            old, device = part.matrix, part.matrix.device
-            made[old] = CSR(
-                torch.zeros(size[part.rows] + 1, dtype=torch.int32, device=device),
-                torch.zeros(room, dtype=torch.int32, device=device),
-                torch.zeros(room, dtype=old.dtype, device=device),
-                size[part.columns],
-                old.symmetric,
-            )
-        for old, new in made.items():
-            if ("t",) in old._cache and old.t() in made:
-                new._cache["t",] = made[old.t()]
-            if ("columns", batch.num_core) in old._cache:
-                a, b = old.columns(batch.num_core)
-                new._cache["columns", core] = made[a], made[b]
+    def __init__(self, batches: Batches) -> None:
+        problem, clusters = batches.problem, batches.clusters
+        self.room, self.per_batch, self.device = room_of(batches), clusters.per_batch, problem.device
+        self.offsets = (*clusters.offsets, clusters.offsets[-1])
+        """Where parts begin, with an empty one at the end."""
+        self._starts = torch.tensor(self.offsets, device=problem.device)
+        self._sizes: list[tuple[Tensor, int]] = []
+        own = tuple(PaddedExtractor(with_empty_row(blocks.P), self.room, self._sizes) for blocks in problem.matrices)
+        padded = replace(problem, matrices=own, blocks=own[problem.matrices.index(problem.blocks)])
+        self._batches = Batches(batches.method, padded, clusters, batches.seed, batches.tables)
 
-        def padded(op: Aggregation | Precomputed) -> Aggregation | Precomputed:
-            if isinstance(op, Precomputed):
-                return Precomputed(core if op.num_outputs == batch.num_core else ext)
-            return Aggregation(made[op.forward], made[op.backward])
-
-        rows = torch.empty(ext, dtype=torch.int64, device=problem.device)
-        operators = tuple(padded(op) for op in batch.operators)
-        inputs = ext if problem.model.reads_all_rows else operators[0].num_inputs
-        beta = batch.coefficients
+    def cut(self, parts: Tensor, slot: int) -> tuple[Batch, Tensor, list[int]]:
+        """The batch of these parts, how many halo rows and entries it needs, and how many there is room for."""
+        problem, n = self._batches.problem, self._batches.problem.graph.num_nodes
+        self._sizes.clear()
+        core = rows_of_parts(parts.to(self.device, non_blocking=True), self._starts, self.room.core, n)
+        layout = self._batches.layout(core)
+        ext = torch.cat([core, layout.halo])
+        c, node, real = core.numel(), ext.clamp(max=n - 1), ext < n
+        beta = layout.coefficients
         assert isinstance(problem.X, Tensor)
-        copy = replace(
-            batch, core=rows[:core], rows=rows[:core], halo=rows[core:], operators=operators, fixed=True, n_id=rows,
-            inputs=problem.X.new_empty(inputs, problem.X.shape[1]),
-            y=batch.y.new_empty(ext, *batch.y.shape[1:]), labelled=batch.labelled.new_empty(ext),
-            coefficients=None if beta is None else beta.new_empty(self._halo, 1),
+        batch = Batch(
+            core=ext[:c], rows=ext[:c], halo=ext[c:], operators=layout.operators, n_id=ext, fixed=True,
+            inputs=problem.X[node if problem.model.reads_all_rows else node[: layout.operators[0].num_inputs]],
+            y=problem.graph.y[node], labelled=problem.graph.train[node] & real,
+            weight=float(self._batches.num_batches), slot=slot, graph=problem.graph,
+            coefficients=None if beta is None else beta.where(real[c:].unsqueeze(1), 0),
         )  # fmt: skip
-        vars(copy)["ext"] = rows  # cached: core and halo are views of it
-        return copy
+        vars(batch)["ext"] = ext  # cached: core and halo are views of it
+        convert_matrices(batch, problem.dtype)
+        needed, limits = zip(*self._sizes, strict=True)
+        return batch, torch.stack([number.to(torch.int64) for number in needed]), list(limits)
 
 
-def apart(batches: Batches) -> Batches:
-    """The same batches, cut with a memory of their own."""
-    problem = batches.problem
-    own = tuple(Extractor(blocks.P) for blocks in problem.matrices)
-    problem = replace(problem, matrices=own, blocks=own[problem.matrices.index(problem.blocks)])
-    return Batches(batches.method, problem, batches.clusters, batches.seed, batches.tables)
+class Cut:
+    """Cuts the batches of one slot into their copy; on a GPU this is recorded."""
+
+    def __init__(self, padded: Padded, slot: int) -> None:
+        self._padded, self._slot, on_gpu = padded, slot, padded.device.type == "cuda"
+        none = len(padded.offsets) - 2
+        self._parts = torch.full((padded.per_batch,), none, pin_memory=on_gpu)
+        self.copy, self._needed, self._limits = padded.cut(self._parts, slot)
+        self._graph = torch.cuda.CUDAGraph() if on_gpu else None
+        if self._graph is not None:
+            found = self._needed.cpu().pin_memory()
+            # in a memory pool of its own: in a shared one, temporary values of another cut would overwrite the copy
+            with no_collection(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self.copy, needed, _ = padded.cut(self._parts, slot)
+                found.copy_(needed, non_blocking=True)
+            self._needed = found
+
+    def __call__(self, parts: tuple[int, ...]) -> tuple[bool, int, int]:
+        """Cut the batch of these parts. Whether it fits, its core rows and its halo rows."""
+        offsets = self._padded.offsets
+        self._parts.fill_(len(offsets) - 2)[: len(parts)] = torch.tensor(parts)
+        if self._graph is None:
+            self.copy, self._needed, _ = self._padded.cut(self._parts, self._slot)
+        else:
+            self._graph.replay()
+            torch.cuda.current_stream(self._padded.device).synchronize()
+        needed = self._needed.tolist()
+        fits = all(number <= limit for number, limit in zip(needed, self._limits, strict=True))
+        num_core = sum(offsets[k + 1] - offsets[k] for k in parts)
+        return fits, num_core, needed[0] if self.copy.num_halo else 0
 
 
-def parts_of(batch: Batch) -> list[Part]:
-    """The matrices of a batch, each once, and their columns by core and halo where its method reads them so."""
-    c, found = batch.num_core, dict[CSR, Part]()
-    sums = [op for op in batch.operators if isinstance(op, Aggregation)]
-    # the gradient of weights that are applied before the product reads the transpose of the forward matrix
-    for matrix in (each for op in sums for each in (op.forward, op.backward, op.forward.t())):
-        rows, columns = ("core" if size == c else "ext" for size in matrix.shape)
-        found[matrix] = Part(matrix, rows, columns)
-        if ("columns", c) in matrix._cache:
-            core, halo = matrix.columns(c)
-            found |= {core: Part(core, rows, "core"), halo: Part(halo, rows, "halo")}
-    return list(found.values())
+def room_of(batches: Batches) -> Room:
+    """Room for the batches of a run."""
+    sizes = sorted(torch.tensor(batches.clusters.offsets).diff().tolist())
+    core = int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1
+    halo, entries = 0, dict[tuple[str, str], int]()
+    for batch in islice(batches.epoch(0, 0), SEEN):
+        halo = max(halo, batch.num_halo)
+        P, c = batches.problem.blocks.induced(batch.ext), batch.num_core
+        number = torch.bincount(2 * (P.row_index() >= c) + (P.indices >= c), minlength=4).tolist()
+        pairs = [(a, b) for a in ("core", "halo") for b in ("core", "halo")]
+        for (a, b), found in zip(pairs, number, strict=True):
+            for pair in ((a, b), (b, a)):  # a block of the transpose needs as much
+                entries[pair] = max(entries.get(pair, 0), int(MARGIN * found) + 1)
+    halo = int(MARGIN * halo) + 2 if halo else 0
+    return Room(core, halo + (halo == core), entries)
+
+
+def rows_of_parts(parts: Tensor, offsets: Tensor, room: int, n: int) -> Tensor:
+    """The rows of these parts, one after the other, in a list of ``room`` that is filled up with n."""
+    sizes = offsets[parts + 1] - offsets[parts]
+    ends = sizes.cumsum(0)
+    i = torch.arange(room, device=parts.device)
+    part = torch.searchsorted(ends, i, right=True)
+    inside = part < parts.numel()
+    part = part.clamp(max=parts.numel() - 1)
+    return torch.where(inside, offsets[parts[part]] + i - (ends - sizes)[part], n)

@@ -92,7 +92,7 @@ class Pipeline:
 
     def prefetch(self, batch: Batch) -> None:
         """Start to fetch the rows that a step on ``batch`` reads, unless that has happened."""
-        if self._prefetched is batch and self.staging.in_flight:
+        if not self.staging.active or (self._prefetched is batch and self.staging.in_flight):
             return
         self._prefetched = batch
         self.staging.prefetch(*self._rows_read(batch))

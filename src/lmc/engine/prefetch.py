@@ -81,7 +81,8 @@ class ConcurrentDraw(Lookahead):
 class DrawAhead(Lookahead):
     """On a GPU: a second thread draws the next batch as soon as one is taken, on a stream of its own.
 
-    For batches whose draw reads and writes nothing that steps change, so that neither waits for the other.
+    For batches at fixed addresses whose draw reads and writes nothing that steps change, so that neither waits for the
+    other.
 
     Args:
         thread: draws one batch at a time, those of an epoch that was left early included.
@@ -96,10 +97,7 @@ class DrawAhead(Lookahead):
         batch, drawn = self._drawn.result()
         if batch is None:
             raise StopIteration
-        here = torch.cuda.current_stream(self._device)
-        here.wait_event(drawn)
-        for tensor in tensors(batch):
-            tensor.record_stream(here)  # its memory belongs to the other stream
+        torch.cuda.current_stream(self._device).wait_event(drawn)
         self._drawn = self._thread.submit(self._draw)
         return batch
 

@@ -140,15 +140,14 @@ class Problem:
     def P(self) -> CSR:
         return self.blocks.P
 
-    @cached_property
+    @property
     def transposed(self) -> Extractor:
         """Cuts blocks out of P^T."""
-        return self.blocks if self.P.t() is self.P else Extractor(self.P.t())
+        return self.blocks.transposed
 
     def halo(self, core: Tensor) -> Tensor:
         """The nodes outside of ``core`` that it reads, or that read it, ascending; undirected, these are the same."""
-        halo = self.blocks.halo(core)
-        return torch.cat([halo, self.transposed.halo(core)]).unique() if self.graph.directed else halo
+        return self.blocks.halo(core, both=self.graph.directed)
 
     @property
     def device(self) -> torch.device:

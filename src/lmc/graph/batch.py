@@ -139,6 +139,10 @@ class Batch:
         """Core rows, then halo rows."""
         return torch.cat([self.core, self.halo]) if self.num_halo else self.core
 
+    def unrecorded(self) -> Batch:
+        """The same batch, whose step is not recorded."""
+        return replace(self, fixed=False)
+
     def __repr__(self) -> str:
         layers = len(self.operators)
         return (

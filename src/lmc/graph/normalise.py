@@ -161,19 +161,20 @@ def check_weights(adj: CSR, kind: str) -> None:
 def renormalise(block: CSR, kind: str = "gcn") -> CSR:
     """Cluster-GCN: the normalisation of the subgraph whose pattern, with self-loops, is ``block``.
 
-    For unweighted, undirected graphs: the pattern must be symmetric, and of the values only the dtype is read.
+    For unweighted, undirected graphs: the pattern must be symmetric. Of the values it is read only whether they are
+    zero: entries of padding are, and stay so.
     """
-    row, col = block.row_index(), block.indices
+    row, col, edge = block.row_index(), block.indices, block.data != 0
     if kind == "gcn":
         compute_dtype = torch.promote_types(block.dtype, torch.float32)  # rounded once, at the end
         scale = block.degrees().to(compute_dtype).clamp(min=1).rsqrt()
-        values = (scale[row] * scale[col]).to(block.dtype)
+        values = (scale[row] * scale[col]).to(block.dtype) * edge
         return CSR(block.indptr, col, values, block.num_cols, symmetric=block.symmetric)
     if kind == "sum":
-        return CSR(block.indptr, col, torch.ones_like(block.data), block.num_cols, symmetric=True)
+        return CSR(block.indptr, col, edge.to(block.dtype), block.num_cols, symmetric=True)
     if kind != "mean":
         raise ConfigError(f"expected a normalisation in {NORMALISATIONS} (got {kind!r})")
-    neighbour = row != col
+    neighbour = edge & (row != col)
     inverse = _inverse_degrees(block, block.dtype)
     mean = CSR(block.indptr, col, inverse[row] * neighbour, block.num_cols)
     # the pattern is symmetric, so the transpose has the same arrays with the weights of the other end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -86,21 +87,35 @@ class Extractor:
         self.P = P
         self._row = torch.full((P.num_rows,), -1, dtype=torch.int32, device=P.device)
 
-    def halo(self, core: Tensor) -> Tensor:
-        """N(V_B) \\ V_B: the nodes that ``core`` reads and that are not in it, ascending."""
+    @cached_property
+    def transposed(self) -> Extractor:
+        """Cuts blocks out of the transpose."""
+        return self if self.P.t() is self.P else Extractor(self.P.t())
+
+    def halo(self, core: Tensor, both: bool = False) -> Tensor:
+        """N(V_B) \\ V_B: the nodes that ``core`` reads and that are not in it, ascending; with ``both`` also those that
+        read it."""
+        mark = self._beside(core)
+        return self._listed(mark.logical_or_(self.transposed._beside(core)) if both else mark)
+
+    def _beside(self, core: Tensor) -> Tensor:
+        """Whether a node is read by ``core`` and not in it, for every node."""
         mark = torch.zeros(self.P.num_rows, dtype=torch.bool, device=self.P.device)
         if triton_available(self.P.indices):
             blocks.mark(self.P.indptr, self.P.indices, core, mark)
         else:
             mark[take(self.P.indices, row_entries(self.P, core)[0])] = True
-        mark[core] = False
         self.P.release()
+        return mark.index_fill_(0, core, False)
+
+    def _listed(self, mark: Tensor) -> Tensor:
+        """The nodes that are marked."""
         return mark.nonzero().squeeze(1)
 
     def block(self, rows: Tensor, cols: Tensor) -> CSR:
         """P[rows, cols], with rows and columns in the given order."""
         if triton_available(self.P.indices) and self.P.edge_data is None and rows.numel() and cols.numel():
-            return CSR(*blocks.cut(self.P.indptr, self.P.indices, self.P.data, rows, cols, self._row), cols.numel())
+            return CSR(*blocks.cut(self.P.indptr, self.P.indices, self.P.data, rows, cols, self._row)[:3], cols.numel())
         entries, indptr = row_entries(self.P, rows)
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
         local = self._row[take(self.P.indices, entries)]

@@ -2,6 +2,9 @@
 
 In plain torch (:class:`lmc.graph.Extractor`, which is the reference) a block takes some thirty small launches, and
 batches that are redrawn are bound by the time they take to launch. Here a program reads the entries of one row.
+
+A block with ``room`` for more entries than it has (:mod:`lmc.graph.padded`) is cut without a number on the host, so
+that the cut can be recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from torch import Tensor
 
 from lmc.kernels.availability import tl, triton
 
-BLOCK = 32
+BLOCK = 64
 """Entries of a row that are read at a time."""
 NODES = 1024
 """Nodes that a program numbers."""
@@ -32,21 +35,37 @@ if triton is not None:
             at = start + tl.arange(0, BLOCK)
             tl.store(mark_ptr + tl.load(indices_ptr + at, mask=at < end, other=0), 1, mask=at < end)
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["num", "room"])
+    def _list(mark_ptr, position_ptr, nodes_ptr, num, room, NODES: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0) * NODES + tl.arange(0, NODES)
+        to = tl.load(position_ptr + i, mask=i < num, other=0) - 1
+        marked = tl.load(mark_ptr + i, mask=i < num, other=0) != 0
+        tl.store(nodes_ptr + to, i.to(tl.int64), mask=marked & (to < room))
+
+    @triton.jit(do_not_specialize=["n"])
     def _count(  # type: ignore[no-untyped-def]
-        indptr_ptr, indices_ptr, rows_ptr, row_ptr, counts_ptr, BLOCK: tl.constexpr
+        indptr_ptr, indices_ptr, rows_ptr, row_ptr, counts_ptr, n, BLOCK: tl.constexpr
     ):
         row = tl.load(rows_ptr + tl.program_id(0))
-        end, kept = tl.load(indptr_ptr + row + 1), 0
+        end, kept = tl.load(indptr_ptr + row + 1), tl.zeros((), tl.int32)
         for start in range(tl.load(indptr_ptr + row), end, BLOCK):
             at = start + tl.arange(0, BLOCK)
             column = tl.load(indices_ptr + at, mask=at < end, other=0)
             kept += tl.sum((tl.load(row_ptr + column, mask=at < end, other=-1) >= 0).to(tl.int32))
-        tl.store(counts_ptr + tl.program_id(0), kept)
+        # rows of padding are counted in the upper half
+        tl.store(counts_ptr + tl.program_id(0), kept.to(tl.int64) + ((row == n).to(tl.int64) << 32))
 
-    @triton.jit
+    @triton.jit(do_not_specialize=["num", "room"])
+    def _starts(counted_ptr, starts_ptr, num, room, NODES: tl.constexpr):  # type: ignore[no-untyped-def]
+        i = tl.program_id(0) * NODES + tl.arange(0, NODES)
+        counted, last = tl.load(counted_ptr + i, mask=i < num, other=0), tl.load(counted_ptr + num - 1)
+        free, rows = tl.maximum(room - (last & 0xFFFFFFFF), 0), tl.maximum(last >> 32, 1)
+        start = (counted & 0xFFFFFFFF) + (counted >> 32) * free // rows
+        tl.store(starts_ptr + i, tl.minimum(start, room).to(tl.int32), mask=i < num)
+
+    @triton.jit(do_not_specialize=["room"])
     def _keep(  # type: ignore[no-untyped-def]
-        indptr_ptr, indices_ptr, values_ptr, rows_ptr, row_ptr, starts_ptr, out_indices_ptr, out_values_ptr,
+        indptr_ptr, indices_ptr, values_ptr, rows_ptr, row_ptr, starts_ptr, out_indices_ptr, out_values_ptr, room,
         BLOCK: tl.constexpr,
     ):  # fmt: skip
         row, to = tl.load(rows_ptr + tl.program_id(0)), tl.load(starts_ptr + tl.program_id(0))
@@ -55,11 +74,11 @@ if triton is not None:
             at = start + tl.arange(0, BLOCK)
             column = tl.load(indices_ptr + at, mask=at < end, other=0)
             local = tl.load(row_ptr + column, mask=at < end, other=-1)
-            inside = local >= 0
-            rank = tl.cumsum(inside.to(tl.int32), 0)
+            rank = tl.cumsum((local >= 0).to(tl.int32), 0)
+            inside = (local >= 0) & (to + rank <= room)
             tl.store(out_indices_ptr + to + rank - 1, local, mask=inside)
             tl.store(out_values_ptr + to + rank - 1, tl.load(values_ptr + at, mask=inside, other=0.0), mask=inside)
-            to += tl.sum(inside.to(tl.int32))
+            to += tl.sum((local >= 0).to(tl.int32))
 
 
 def mark(indptr: Tensor, indices: Tensor, rows: Tensor, marks: Tensor) -> None:
@@ -68,17 +87,37 @@ def mark(indptr: Tensor, indices: Tensor, rows: Tensor, marks: Tensor) -> None:
         _mark[(rows.numel(),)](indptr, indices, rows, marks.view(torch.uint8), BLOCK=BLOCK, num_warps=1)
 
 
+def listed(marks: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """The nodes that are marked, ascending, in a list of ``room`` that is filled up with the number of the last node,
+    which is no node; and how many they are."""
+    position, n = marks.cumsum(0, dtype=torch.int32), marks.numel()
+    nodes = torch.full((room,), n - 1, dtype=torch.int64, device=marks.device)
+    _list[(triton.cdiv(n, NODES),)](marks.view(torch.uint8), position, nodes, n, room, NODES=NODES)
+    return nodes, position[-1]
+
+
 def cut(
-    indptr: Tensor, indices: Tensor, values: Tensor, rows: Tensor, columns: Tensor, row: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Row pointers, columns and values of the block [rows, columns]; ``row`` is -1 for every node, and is used."""
-    grid, nodes = (rows.numel(),), (triton.cdiv(columns.numel(), NODES),)
+    indptr: Tensor, indices: Tensor, values: Tensor, rows: Tensor, columns: Tensor, row: Tensor, room: int | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Row pointers, columns and values of the block [rows, columns], and the number of its entries.
+
+    Args:
+        row: is -1 for every node, and is used.
+        room: the entries that there is room for. Those that are not needed are zeros, which belong to the rows of
+            padding, whose number is that of the last node; None: no more than are needed.
+    """
+    num, n = rows.numel(), row.numel() - 1 if room is not None else -1
+    nodes = (triton.cdiv(columns.numel(), NODES),)
     _number[nodes](row, columns, columns.numel(), CLEAR=False, NODES=NODES)
-    starts = torch.zeros(rows.numel() + 1, dtype=torch.int32, device=rows.device)
-    _count[grid](indptr, indices, rows, row, starts[1:], BLOCK=BLOCK, num_warps=1)
-    torch.cumsum(starts, 0, dtype=torch.int32, out=starts)
-    total = int(starts[-1])  # the host waits for the GPU here, and only here
-    found = indices.new_empty(total), values.new_empty(total)
-    _keep[grid](indptr, indices, values, rows, row, starts, *found, BLOCK=BLOCK, num_warps=1)
+    counted = torch.zeros(num + 1, dtype=torch.int64, device=rows.device)
+    _count[(num,)](indptr, indices, rows, row, counted[1:], n, BLOCK=BLOCK, num_warps=1)
+    torch.cumsum(counted, 0, out=counted)
+    total = counted[-1] & 0xFFFFFFFF
+    if room is None:
+        room = int(total)  # the host waits for the GPU here, and only here
+    starts = torch.empty(num + 1, dtype=torch.int32, device=rows.device)
+    _starts[(triton.cdiv(num + 1, NODES),)](counted, starts, num + 1, room, NODES=NODES)
+    found = indices.new_zeros(room), values.new_zeros(room)
+    _keep[(num,)](indptr, indices, values, rows, row, starts, *found, room, BLOCK=BLOCK, num_warps=1)
     _number[nodes](row, columns, columns.numel(), CLEAR=True, NODES=NODES)
-    return starts, *found
+    return starts, *found, total

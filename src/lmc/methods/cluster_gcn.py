@@ -21,7 +21,7 @@ class ClusterGCN(ClusterMethod):
 
     traits: ClassVar[Traits] = Traits(
         "cluster", "Cluster-GCN", outside="dropped in both directions, adjacency renormalised",
-        trains=frozenset({"layered", "recurrent"}), sync=("step",), pads_batches=True,
+        trains=frozenset({"layered", "recurrent"}), sync=("step",), pads_batches="plain",
     )  # fmt: skip
 
     @property

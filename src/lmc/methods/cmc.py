@@ -270,7 +270,7 @@ class CMC(HistoryMethod):
         step_rows="core and halo", accepts="linear aggregation", reads=("rows", "halo"),
         bundles=(frozenset({"T", "V"}), frozenset({"M", "U"})),  # written at the core; at the core and the halo
         accumulated_tables=frozenset({"M", "U"}), batch_norm="renormalised",
-        sync=("step",), pads_batches=True, sums=(("M", "T", False), ("U", "V", True)), shared_numbers=("R2",),
+        sync=("step",), pads_batches="all", sums=(("M", "T", False), ("U", "V", True)), shared_numbers=("R2",),
     )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:

@@ -25,7 +25,7 @@ class GAS(HistoryMethod):
     traits: ClassVar[Traits] = Traits(
         "gas", "GAS", outside="forward from the history, backward dropped", step_rows="core; halo read",
         trains=frozenset({"layered", "recurrent"}), grad_from_halo=True, history_update_probability=0.5,
-        sync=("step",), pads_batches=True,
+        sync=("step",), pads_batches="all",
     )  # fmt: skip
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:

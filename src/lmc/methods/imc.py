@@ -9,14 +9,17 @@ one exact forward pass over the whole graph, stores for every layer the rows Q t
 In a step on the core rows B, with t the rows to sum, h the same rows before dropout, and P restricted to B x B,
 
     C = K Q^T h,   K = (Q^T Q + lambda I)^-1        the map from the rows of the sweep to today's rows
-    m = P t + (M - P Q) C                           inside exactly, outside by the map
-      = M C + P (t - Q C)                           the same with one sparse product
+    S = M - P Q                                     what came from outside at the sweep
+    m = P t + S C                                   inside exactly, outside by the map
+
+The sweep leaves S of every fixed batch in the place of M. For redrawn batches, whose P changes, it leaves M, and the
+same m is M C + P (t - Q C), with one sparse product.
 
 Columns of Q are scaled to unit mean square over all nodes (inside of K), and lambda is ``ridge`` times the mean of the
 Gram matrix' diagonal. The gradient flows through C, so the adjoints that come
 from outside are compensated by the same formula:
 
-    g = P^T v,   dt = g,   dC = M^T v - Q^T g,   dh = Q K dC
+    g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
 A step touches core rows alone: no halo is computed, read or written.
 """
@@ -61,25 +64,25 @@ step after the last sweep, plus UNEXPLAINED."""
 
 
 class _Invariant(torch.autograd.Function):
-    """m = M C + P (t - Q C)."""
+    """m = P t + S C."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> Tensor:
         ctx.op = op
         C = op.map(h)
-        return accumulate(coarse_mm(op.M, C), op.P.forward, coarse_mm(op.Q, C, minus_from=t))
+        return accumulate(coarse_mm(op.sums, C), op.P.forward, op.beyond(t, C))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (v,), op = grads, ctx.op
         g = op.P.adjoint(v)
-        return g, op.map_adjoint(coarse_mm(op.Q.t(), g, minus_from=coarse_mm(op.M.t(), v))), None
+        return g, op.map_adjoint(op.outside_adjoint(v, g)), None
 
 
 class _InvariantLinear(torch.autograd.Function):
-    """m W^T + b without m: the products run on the narrow side, M (C W^T) + P (t W^T - Q (C W^T)) + b.
+    """m W^T + b without m: the products run on the narrow side, P (t W^T) + S (C W^T) + b.
 
-    With D = M^T v - Q^T g, g = P^T v:  dW = D^T C + g^T t,  dt = g W,  dC = D W.
+    With D = S^T v, g = P^T v:  dW = D^T C + g^T t,  dt = g W,  dC = D W.
     """
 
     @staticmethod
@@ -89,15 +92,15 @@ class _InvariantLinear(torch.autograd.Function):
         ctx.op = op
         ctx.save_for_backward(t, W, C)
         CW = C @ W.t()
-        s = coarse_mm(op.M, CW) if b is None else coarse_mm(op.M, CW).add_(as_rows(b, t))
-        return accumulate(s, op.P.forward, coarse_mm(op.Q, CW, minus_from=t @ W.t()))
+        s = coarse_mm(op.sums, CW) if b is None else coarse_mm(op.sums, CW).add_(as_rows(b, t))
+        return accumulate(s, op.P.forward, op.beyond(t @ W.t(), CW))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         (v,), op = grads, ctx.op
         t, W, C = ctx.saved_tensors
         g = op.P.adjoint(v)
-        D = coarse_mm(op.Q.t(), g, minus_from=coarse_mm(op.M.t(), v))
+        D = op.outside_adjoint(v, g)
         dW = D.t() @ C.to(D.dtype) + outer(g, t)
         db = column_sums(v) if ctx.needs_input_grad[3] else None
         return g @ W, op.map_adjoint(D @ W.to(D.dtype)), dW, db, None
@@ -108,7 +111,8 @@ class Invariance(Around):
     """The operator of one layer in one step.
 
     Args:
-        Q, M: the rows of the last sweep and their sums, for the core rows, [|B|, r].
+        Q: the rows of the last sweep, for the core rows, [|B|, r].
+        sums: S, or M where ``redrawn``.
         K: the inverse of the Gram matrix with its ridge, [r, r].
         explained: where |h - Q C| and |h| of some rows are stored, from which :func:`unexplained` follows; None:
             nowhere.
@@ -116,9 +120,10 @@ class Invariance(Around):
     """
 
     Q: Tensor
-    M: Tensor
+    sums: Tensor
     K: Tensor
     explained: Tensor | None
+    redrawn: bool = False
     real: Tensor | None = None
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
@@ -144,6 +149,15 @@ class Invariance(Around):
         for value, out in zip((missed, rows), self.explained, strict=True):
             torch.linalg.vector_norm(value, dtype=out.dtype, out=out)
 
+    def beyond(self, t: Tensor, C: Tensor) -> Tensor:
+        """What P is applied to: t, without what M contains of it."""
+        return coarse_mm(self.Q, C, minus_from=t) if self.redrawn else t
+
+    def outside_adjoint(self, v: Tensor, g: Tensor) -> Tensor:
+        """S^T v; g = P^T v."""
+        product = coarse_mm(self.sums.t(), v)
+        return coarse_mm(self.Q.t(), g, minus_from=product) if self.redrawn else product
+
     def map_adjoint(self, dC: Tensor) -> Tensor:
         """dh = Q K dC."""
         return coarse_mm(self.Q, (self.K @ dC).to(self.Q.dtype))
@@ -166,17 +180,16 @@ def unexplained(explained: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def inverse(grams: Tensor, scale: Tensor, ridges: list[float]) -> Tensor:
-    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale) [r].
+def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> Tensor:
+    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r].
 
-    lambda is the ridge x the mean of the diagonal of D G D. The Cholesky factor L is computed in float64, since the
-    condition of D G D is about r / ridge.
+    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
+    float64, since the condition of D G D is about r / ridge.
     """
     d = scale.double()
-    G = grams * d * d.unsqueeze(1)
+    G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
-    ridge = ridges[0] if len(ridges) == 1 else d.new_tensor(ridges)  # a tensor from the host cannot be recorded
-    diagonal += (diagonal.mean(-1) * ridge).clamp_min(1e-30).unsqueeze(1)
+    diagonal += (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
     L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
     half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
     return half.mT @ half
@@ -203,8 +216,8 @@ class IMC(HistoryMethod):
 
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
-        accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "M"}),), grad_from_all_rows=True,
-        batch_norm="renormalised", sweeps=True, sync=("step",), pads_batches=True, shared_numbers=("explained",),
+        accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "S", "M"}),), grad_from_all_rows=True,
+        batch_norm="renormalised", sweeps=True, sync=("step",), pads_batches="all", shared_numbers=("explained",),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -245,19 +258,25 @@ class IMC(HistoryMethod):
         return Layout(core[:0], operators(problem, core.numel(), P))
 
     def tables(self, problem: ProblemView) -> Widths:
-        """Q and M for every aggregation that is neither constant nor one of features; M = P X for one of features."""
+        """Q and S, or M, for every aggregation that is neither constant nor one of features; M = P X for one of
+        features."""
         extra = self._projected_width(problem)
         extra = min(extra, problem.graph.num_features)
         widths = {l: width + min(width, extra) for l, width in problem.model.message_widths.items()}
-        tables = {"Q": widths, "M": dict(widths)}
+        tables = {"Q": widths, self._sums: dict(widths)}
         if 1 not in widths and not problem.aggregated:
             if isinstance(problem.graph.x, CSR):
                 raise ConfigError(
                     "expected dense features for IMC where the first aggregation is not constant (got sparse ones): "
                     "use CMC, or features without dropout"
                 )
-            tables["M"][1] = problem.graph.num_features
+            tables.setdefault("M", {})[1] = problem.graph.num_features
         return tables
+
+    @property
+    def _sums(self) -> str:
+        """The table of sums."""
+        return "M" if self.redraw else "S"
 
     def _projected_width(self, problem: ProblemView) -> int:
         """The columns of P X that may join the basis; 0: none."""
@@ -276,19 +295,33 @@ class IMC(HistoryMethod):
 
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
-        if l not in step.tables["M"] or batch.num_core == step.problem.num_nodes:
+        Q, M = step.tables["Q"], step.tables.get("M", {})
+        if not (l in Q or l in M) or batch.num_core == step.problem.num_nodes:
             return P
         assert isinstance(P, Aggregation)
-        M = step.tables["M"][l].pull(batch.rows)
-        if l not in step.tables["Q"]:
-            return KnownSums(P, M)
-        Q = step.tables["Q"][l].pull(batch.rows)
+        if l not in Q:
+            return KnownSums(P, M[l].pull(batch.rows))
         explained = numbers["explained"][l, batch.slot] if step.keep and self.sweep_every == "auto" else None
+        sums = step.tables[self._sums][l].pull(batch.rows)
         if not self.redraw:
-            return Invariance(P, Q, M, numbers[f"K{l}"][batch.slot], explained)
-        n = step.problem.graph.num_nodes
-        K = self._inverses([Q], numbers[f"scale{l}"], [n / numbers["explained"].shape[1]])[0]
-        return Invariance(P, Q, M, K, explained, (batch.core < n).unsqueeze(1))
+            return Invariance(P, Q[l].pull(batch.rows), sums, numbers[f"K{l}"][batch.slot], explained)
+        if not step.scratch:
+            step.scratch.update(self._redrawn(step))
+        rows, K = step.scratch[l]
+        real = (batch.core < step.problem.graph.num_nodes).unsqueeze(1)
+        return Invariance(P, rows, sums, K, explained, True, real)
+
+    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor]]:
+        """Q and K of a redrawn batch, by layer; layers of one width are inverted together."""
+        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor]]()
+        size = step.problem.graph.num_nodes / numbers["explained"].shape[1]
+        cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
+        for width in {Q.shape[1] for Q in cores.values()}:
+            layers = [l for l, Q in cores.items() if Q.shape[1] == width]
+            scales = torch.stack([numbers[f"scale{l}"] for l in layers])
+            K = self._inverses([cores[l] for l in layers], scales, size)
+            found |= {l: (cores[l], K[i]) for i, l in enumerate(layers)}
+        return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
         every, unit = self.period
@@ -308,10 +341,10 @@ class IMC(HistoryMethod):
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
-        """The sweep: Q, M = P Q, and K of every fixed batch."""
+        """The sweep: Q, M = P Q, and S and K of every fixed batch."""
         Q, numbers = exact.tables["Q"], exact.numbers
         squares = {l: numbers["explained"].new_zeros(table.data().shape[1]) for l, table in Q.items()}
-        for l, rows, q in exact.messages(random=self.basis == "random"):
+        for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
             if q.shape[1] < squares[l].numel():
                 q = torch.cat([q, self._first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
             squares[l] += q.square().sum(0, dtype=squares[l].dtype)
@@ -323,19 +356,25 @@ class IMC(HistoryMethod):
                 numbers[f"scale{l}"].copy_(scale)
             for first in range(0, len(rows_by_slot), SLOTS):
                 cores = [table.pull(core) for core in rows_by_slot[first : first + SLOTS]]
-                numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale, [Q.shape[0] for Q in cores])
+                numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale)
+        self._leave_outside(exact)
         self._fill_feature_sums(exact)
         numbers["explained"].zero_()
         numbers["unexplained"].fill_(-1)
 
-    def _inverses(self, cores: list[Tensor], scale: Tensor, sizes: list[float]) -> Tensor:
+    def _inverses(self, cores: list[Tensor], scale: Tensor, size: float | None = None) -> Tensor:
         """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column.
 
         Args:
-            sizes: the rows of each batch; redrawn batches count as many as they have on average.
+            size: the rows that every batch counts as having; redrawn ones, as many as they have on average.
         """
-        ridges = [self.ridge * max(1.0, (ROWS_PER_COLUMN * scale.numel() / size) ** 2) for size in sizes]
-        return inverse(torch.stack([coarse_mm(Q.t(), Q).to(scale.dtype) for Q in cores]), scale, ridges)
+        grams = torch.stack([coarse_mm(Q.t(), Q).to(scale.dtype) for Q in cores])
+        if size is not None:
+            return inverse(grams, scale, self._ridge(cores[0], size))
+        return inverse(grams, scale, grams.new_tensor([[self._ridge(Q, Q.shape[0])] for Q in cores]))
+
+    def _ridge(self, Q: Tensor, size: float) -> float:
+        return self.ridge * max(1.0, (ROWS_PER_COLUMN * Q.shape[1] / size) ** 2)
 
     def _first_sums(self, problem: ProblemView, rows: Rows, width: int) -> Tensor:
         """``width`` columns of X1 = P X; a random projection where it has more."""
@@ -351,14 +390,22 @@ class IMC(HistoryMethod):
         return spmm(x1, R) if isinstance(x1, CSR) else x1 @ R
 
     def regraph(self, exact: ExactPasses) -> None:
-        """M = P Q with the current P."""
+        """M = P Q with the current P, and S of fixed batches."""
         for l, rows in exact.tables["Q"].items():
-            exact.fill_sums(l, rows, exact.tables["M"][l])
+            exact.fill_sums(l, rows, exact.tables[self._sums][l])
+        self._leave_outside(exact)
         self._fill_feature_sums(exact)
+
+    def _leave_outside(self, exact: ExactPasses) -> None:
+        """S = M - P Q on the core rows of every fixed batch."""
+        for slot, rows in enumerate(exact.cores):
+            for l, S in exact.tables.get("S", {}).items():
+                Q = exact.tables["Q"][l].pull(rows)
+                S.push(rows, S.pull(rows) - spmm(exact.inside(l, slot), Q))
 
     def _fill_feature_sums(self, exact: ExactPasses) -> None:
         """M[1] = P X, where the first layer aggregates features."""
-        for l in exact.tables["M"].keys() - exact.tables["Q"].keys():
+        for l in exact.tables.get("M", {}).keys() - exact.tables["Q"].keys():
             exact.fill_feature_sums(exact.tables["M"][l])
 
 

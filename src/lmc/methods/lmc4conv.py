@@ -75,7 +75,7 @@ class LMC4Conv(HistoryMethod):
 
     traits: ClassVar[Traits] = Traits(
         "lmc", "LMC4Conv", outside="compensated in both directions", step_rows="core and halo", facts=EXACT,
-        sync=("step",), pads_batches=True,
+        sync=("step",), pads_batches="all",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ model), :class:`Step` (one training step) and :class:`ExactPasses` (exact states
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -77,7 +77,8 @@ class Traits:
         supports_bfloat16: rows, tables and P may be bfloat16.
         edge_features: its operators keep the features of edges, for wrapped networks whose messages read them.
         keeps_batches: fixed batches are small enough to be kept on the device.
-        pads_batches: a step ignores rows of padding, whose number is that of no node (:mod:`lmc.engine.padding`).
+        pads_batches: a step ignores rows of padding, whose number is that of no node (:mod:`lmc.engine.padding`), on
+            "all" graphs, on "plain" ones (undirected, without weights), or on "none".
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
         history_update_probability: on a recurrent model with dropout, the share of steps that run without dropout and
@@ -107,7 +108,7 @@ class Traits:
     supports_bfloat16: bool = True
     edge_features: bool = True
     keeps_batches: bool = True
-    pads_batches: bool = False
+    pads_batches: Literal["all", "plain", "none"] = "none"
     draws_concurrently: bool = False
     sweeps: bool = False
     history_update_probability: float | None = None
@@ -231,6 +232,7 @@ class Step:
         generator: the source of dropout masks.
         keep: whether tables and numbers are updated; a diagnostic step leaves them as they are.
         dropout: whether the model drops out.
+        scratch: what a layer of this step leaves for the others.
     """
 
     problem: ProblemView
@@ -242,6 +244,7 @@ class Step:
     generator: torch.Generator
     keep: bool
     dropout: bool
+    scratch: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def H(self) -> dict[int, Table]:
@@ -282,12 +285,15 @@ class ExactPasses(Protocol):
     def fill_messages(self) -> list[Table]:
         """T[l] <- the exact rows that layer l aggregates; gives the states of all layers."""
 
-    def messages(self, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
+    def inside(self, l: int, slot: int) -> CSR:
+        """P of layer l on the core rows of a fixed batch."""
+
+    def messages(self, sums: str, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
         """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
-        The caller pushes them to Q[l], as its first columns; M[l] <- P Q[l] follows, from which the pass continues. The
-        running statistics of batch norms are set to those of the whole graph on the way. With ``random``, the rows
-        of a copy of the model with random parameters.
+        The caller pushes them to Q[l], as its first columns; P Q[l] is then written to layer l of the table ``sums``,
+        from which the pass continues. The running statistics of batch norms are set to those of the whole graph on the
+        way. With ``random``, the rows of a copy of the model with random parameters.
         """
 
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:
@@ -445,10 +451,10 @@ class ClusterMethod(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("num_parts", "clusters_per_batch"):
-            value = getattr(self, field)
+        for option in ("num_parts", "clusters_per_batch"):
+            value = getattr(self, option)
             if value is not None and value < 1:
-                raise ConfigError(f"expected {field} of at least 1 (got {value})")
+                raise ConfigError(f"expected {option} of at least 1 (got {value})")
         if self.partition not in PARTITIONS:
             raise ConfigError(f"expected partition in {list(PARTITIONS)} (got {self.partition!r})")
         if self.num_parts and self.clusters_per_batch and self.clusters_per_batch > self.num_parts:
