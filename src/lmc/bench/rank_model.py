@@ -188,8 +188,7 @@ def model_epoch(
 ) -> tuple[Split, float]:
     """The epoch of ``lists.ranks`` ranks, and the seconds of it that are latencies of messages.
 
-    Gradients are added up with 2 (W - 1) / W of their bytes and 2 log2 W messages. An exchange takes the time of the
-    rank that sends or receives most, and a message to each of its peers.
+    An exchange takes the time of the rank that sends or receives most, and a message to each of its peers.
     """
     W, by_batch = lists.ranks, torch.zeros(lists.ranks * lists.steps, dtype=torch.float64)
     for number, seconds in alone.steps.items():
@@ -197,8 +196,7 @@ def model_epoch(
     times = by_batch.view(W, lists.steps)
     slowest, mean = float(times.amax(0).sum()), float(times.sum()) / W
     sent = [_exchange(rows, row.push) for rows in lists.pushed] + [_exchange(rows, row.fetch) for rows in lists.fetched]
-    if W > 1:
-        sent += lists.steps * [(2 * (W - 1) / W * parameter_bytes, 2 * math.ceil(math.log2(W)))]
+    sent += lists.steps * [all_reduce(W, parameter_bytes)]
     largest = float(lists.owned.max()) / lists.owner.numel() * alone.sweep * alone.sweeps
     even = alone.sweep * alone.sweeps / W
     swept = [(alone.sweeps * size, alone.sweeps * count) for size, count in [_exchange(lists.mirrored, row.sweep)]]
@@ -206,6 +204,11 @@ def model_epoch(
     latency = messages * network.latency
     split = Split(mean + even, slowest - mean + largest - even, size / network.bandwidth + latency)
     return split, latency
+
+
+def all_reduce(ranks: int, size: int) -> tuple[float, float]:
+    """Bytes and messages of every rank in a sum of tensors over the ranks: 2 (W - 1) / W of the bytes, 2 log2 W."""
+    return 2 * (ranks - 1) / ranks * size, float(2 * math.ceil(math.log2(ranks)))
 
 
 def _exchange(rows: Tensor, messages: tuple[int, ...]) -> tuple[float, float]:

@@ -92,8 +92,17 @@ def plan(division: Division, model: Model, method: Method, placement: Placement 
     largest = max(sizes, key=lambda s: s.rows)
     mean_rows = sum(s.rows for s in sizes) / len(sizes)
     found = probe(graph, model, method, largest, placement)
-    items = tuple(_items(graph, model, found, clusters.num_batches * mean_rows / largest.rows))
-    return Plan(items, found.step, largest, clusters.num_batches, found.run.problem.device.type == "cpu")
+    return plan_of(graph, model, found, largest, clusters.num_batches, mean_rows / largest.rows)
+
+
+def plan_of(graph: Graph, model: Model, found: Probe, largest: BatchSize, num_batches: int, mean: float = 1.0) -> Plan:
+    """The plan of a graph of which only sizes and types are read, so that its tensors may be on the device "meta".
+
+    Args:
+        mean: rows of a batch in the mean, as a share of the largest one's.
+    """
+    items = tuple(_items(graph, model, found, num_batches * mean))
+    return Plan(items, found.step, largest, num_batches, found.run.problem.device.type == "cpu")
 
 
 def _items(graph: Graph, model: Model, found: Probe, times_largest: float) -> Iterator[Item]:
