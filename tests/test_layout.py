@@ -44,7 +44,7 @@ def allowed() -> dict[str, set[str]]:
         for room in rooms:
             rules[room] = left | {room}
         left = left | rooms
-    # they hand finished records to the drawing room
+    # they give finished records to the room that draws
     rules["bench"] |= {DRAWS_FROM_RECORDS}
     rules["cli"] |= {DRAWS_FROM_RECORDS}
     rules[PLUG_IN] = {PLUG_IN} | PLUG_IN_IMPORTS

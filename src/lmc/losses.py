@@ -168,7 +168,7 @@ def _numbers(name: str, given: Any) -> float | tuple[float, ...] | None:
 def checked_loss(loss: Any, graph: Graph, device: torch.device, dtype: torch.dtype) -> Loss | None:
     """The loss of a run, tried on a few labelled rows of ``graph``.
 
-    None stands for the default of classes and of labels, which the engine computes without masking the outputs.
+    None means the default of classes and of labels, which the engine computes without masking the outputs.
 
     Args:
         dtype: of the outputs: losses are computed in the accumulate dtype.

@@ -182,14 +182,14 @@ def by_hand() -> Iterator[Case]:
             )
     run = lmc.methods.GAS(4, 1).bind(g, model(), device="cpu")
     other = lmc.methods.GAS(4, 1).bind(g, model(), device="cpu", seed=1)
-    wide = lmc.models.GCN(99, 4, 4)
+    larger = lmc.models.GCN(99, 4, 4)
     batch = next(other.batches())
     deeper = {
         "accumulate of another run's batch": lambda: run.accumulate(batch),
         "gradient of another run's batch": lambda: run.gradient(batch),
         "accumulate(None)": lambda: run.accumulate(None),  # type: ignore[arg-type]
-        "a model of other widths": lambda: lmc.fit(g, wide, lmc.methods.GAS(4, 1), epochs=1, device="cpu"),
-        "evaluate of other widths": lambda: lmc.evaluate(wide, g),
+        "a model of other widths": lambda: lmc.fit(g, larger, lmc.methods.GAS(4, 1), epochs=1, device="cpu"),
+        "evaluate of other widths": lambda: lmc.evaluate(larger, g),
         "parts of another graph": lambda: lmc.methods.GAS(4, 1).bind(g, model(), torch.zeros(3).long(), device="cpu"),
         "parts as a text": lambda: lmc.methods.GAS(4, 1).bind(g, model(), "metis", device="cpu"),  # type: ignore[arg-type]
         "more parts than nodes": lambda: lmc.methods.GAS(400, 1).bind(g, model(), device="cpu"),

@@ -94,7 +94,7 @@ def assert_rounded(
 ) -> list[Gradients]:
     """The gradients in bfloat16 are off by its roundings, no more and no less; gives them.
 
-    How far one rounding moves a gradient depends on the model (a ReLU may switch), and is measured in float64 by
+    By how much one rounding changes a gradient depends on the model (a ReLU may switch), and is measured in float64 by
     rounding the parameters and the features alone. Steps in bfloat16 round ``ROUNDINGS`` times a layer,
     independently, so they are off by at most sqrt(ROUNDINGS) times as much.
     """
@@ -202,9 +202,9 @@ def test_exact_tables_are_exact_but_for_rounding() -> None:
 
 
 def test_tables_of_another_precision_are_refused() -> None:
-    narrow, wide = (bound("gas", MODELS["gcn"], precision) for precision in ("bfloat16", "float32"))
+    narrow, single = (bound("gas", MODELS["gcn"], precision) for precision in ("bfloat16", "float32"))
     with pytest.raises(CheckpointError, match=r"float32 but the state holds torch\.bfloat16.*same precision"):
-        wide.load_state_dict(narrow.state_dict())
+        single.load_state_dict(narrow.state_dict())
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
@@ -230,11 +230,11 @@ def test_a_plan_counts_the_bytes_of_every_table() -> None:
     division = divide(g, method)
     found, full = (plan(division, model, method, placement=Placement(precision=p)) for p in ("bfloat16", "float32"))
     run = method.bind(g, model, division.parts, placement=Placement(precision="bfloat16"))
-    sizes, wide = ({i.name: i.size for i in p.items} for p in (found, full))
+    sizes, single = ({i.name: i.size for i in p.items} for p in (found, full))
     for l in (2, 3):
-        assert sizes[f"history T[{l}]"] == run.tables["T"][l].data().nbytes == wide[f"history T[{l}]"] // 2
-        assert sizes[f"history M[{l}]"] == run.tables["M"][l].data().nbytes == wide[f"history M[{l}]"]
-    assert sizes["P X"] == wide["P X"] // 2
+        assert sizes[f"history T[{l}]"] == run.tables["T"][l].data().nbytes == single[f"history T[{l}]"] // 2
+        assert sizes[f"history M[{l}]"] == run.tables["M"][l].data().nbytes == single[f"history M[{l}]"]
+    assert sizes["P X"] == single["P X"] // 2
     assert found.step < full.step
 
 

@@ -249,7 +249,7 @@ def test_a_batch_without_labels_gives_finite_gradients(kind: type[HistoryMethod]
     assert not batch.labelled[: batch.num_core].any()
     grads = run.gradient(batch)
     assert all(bool(v.isfinite().all()) for v in grads.values())
-    # the last bias sees its own rows' losses alone; earlier weights teach through the labelled halo in LMC
+    # the last bias sees its own rows' losses alone; the labelled halo gives a gradient to earlier weights in LMC
     assert not grads["layers.2.lin.bias"].any()
     assert bool(grads["layers.0.lin.weight"].any()) == (kind is LMC4Conv)
 

@@ -62,9 +62,9 @@ def test_a_run_on_wide_pointers_is_the_run_on_narrow_ones(
     g = rebuilt(random_graph(), directed)
     narrow = trained(g, name, kind)
     monkeypatch.setattr(csr, "INT32_ENTRIES", LIMIT)
-    wide = rebuilt(random_graph(), directed)
-    assert (g.adj.indptr.dtype, wide.adj.indptr.dtype) == (torch.int32, torch.int64)
-    for a, b in zip(narrow, trained(wide, name, kind), strict=True):
+    int64 = rebuilt(random_graph(), directed)
+    assert (g.adj.indptr.dtype, int64.adj.indptr.dtype) == (torch.int32, torch.int64)
+    for a, b in zip(narrow, trained(int64, name, kind), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 

@@ -102,32 +102,32 @@ def test_histories_converge_geometrically(
     g = random_graph()
     model = recgcn(g)
     run = bound(cls, g, model, **settings)
-    far = []
+    errors = []
     for _ in range(120):
         sweep(run)
         now = staleness(run)
-        far.append(max(now.H[1], now.V[1]))
-        if far[-1] < 1e-9:
+        errors.append(max(now.H[1], now.V[1]))
+        if errors[-1] < 1e-9:
             break
-    rate = math.exp(math.log(far[-1] / far[0]) / (len(far) - 1))
+    rate = math.exp(math.log(errors[-1] / errors[0]) / (len(errors) - 1))
     with capsys.disabled():
         sys.stdout.write(f"\n{cls.traits.title} {settings or ''}: error of H and V falls by {rate:.3f} a sweep\n")
-    assert far[-1] < 1e-9
-    assert all(b < 0.9 * a for a, b in pairwise(far))
+    assert errors[-1] < 1e-9
+    assert all(b < 0.9 * a for a, b in pairwise(errors))
     assert worst_error(sweep(run), full_gradient(g, model)) < 1e-7
 
 
 def test_the_solution_is_a_better_history_than_one_step_and_complete_sums_a_better_one_still() -> None:
     g = random_graph()
     model = recgcn(g)
-    far = []
+    errors = []
     for cls, settings in ((CMC4Rec, {}), (LMC4Rec, {}), (LMC4Rec, {"update": "step"})):
         run = bound(cls, g, model, **settings)
         for _ in range(4):
             sweep(run)
-        far.append(staleness(run).V[1])
-    assert far[0] < 0.3 * far[1]
-    assert far[1] < 0.5 * far[2]
+        errors.append(staleness(run).V[1])
+    assert errors[0] < 0.3 * errors[1]
+    assert errors[1] < 0.5 * errors[2]
 
 
 def test_one_step_from_the_histories_is_equations_20_and_22() -> None:

@@ -17,11 +17,11 @@ def same(a: CSR, b: CSR) -> None:
         assert torch.equal(mine.cpu(), other.cpu())
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("int64", [False, True], ids=["int32", "int64"])
 @pytest.mark.parametrize("density", [0.02, 0.9])
-def test_blocks_and_halos_are_those_of_plain_torch(density: float, wide: bool) -> None:
+def test_blocks_and_halos_are_those_of_plain_torch(density: float, int64: bool) -> None:
     P = random_sparse(200, 200, density=density)
-    P = CSR(P.indptr.long() if wide else P.indptr, P.indices, P.values, P.num_cols)
+    P = CSR(P.indptr.long() if int64 else P.indptr, P.indices, P.values, P.num_cols)
     here, there = Extractor(P), Extractor(P.to("cuda"))
     chance = torch.Generator().manual_seed(0)
     for size in (1, 30, 200):

@@ -91,6 +91,6 @@ def test_rows_of_bfloat16_are_rounded_a_few_times(
 @pytest.mark.parametrize("p", [0.3, 0.5])
 def test_dropout_of_bfloat16_is_that_of_float32_rounded(p: float) -> None:
     x = torch.randn(4096, 33, device="cuda", dtype=torch.bfloat16)
-    ours, wide = (dropout(t, p, torch.Generator("cuda").manual_seed(1)) for t in (x, x.float()))
+    ours, single = (dropout(t, p, torch.Generator("cuda").manual_seed(1)) for t in (x, x.float()))
     assert ours.dtype == torch.bfloat16
-    assert torch.equal(ours, wide.to(torch.bfloat16))
+    assert torch.equal(ours, single.to(torch.bfloat16))

@@ -60,9 +60,9 @@ def test_a_run_is_not_resumed_in_another_precision(tmp_path: Path) -> None:
     ("method", "history"), [(LMC4Conv(6, 2), "device"), (CMC(6, 2), "device"), (CMC(6, 2), "host")]
 )
 def test_a_gpu_trains_to_the_loss_of_float32(method: Method, history: str, tmp_path: Path) -> None:
-    narrow, wide = (small(method, p, tmp_path / p, 40, "cuda", history) for p in ("bfloat16", "float32"))
-    assert narrow.loss == pytest.approx(wide.loss, rel=0.05)
-    assert narrow.test == pytest.approx(wide.test, abs=0.03)
+    narrow, single = (small(method, p, tmp_path / p, 40, "cuda", history) for p in ("bfloat16", "float32"))
+    assert narrow.loss == pytest.approx(single.loss, rel=0.05)
+    assert narrow.test == pytest.approx(single.test, abs=0.03)
 
 
 def test_the_command_line_trains_in_bfloat16_and_says_so(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_short_training_ends_at_the_loss_of_float32(method: str, device: str) 
     """The accuracies of these seeds lie a point apart."""
     g = lmc.load("tiny-like")
     for seed in range(2):
-        narrow, wide = (
+        narrow, single = (
             lmc.fit(
                 g,
                 lmc.models.GCN(g.num_features, 32, g.num_classes, num_layers=3, dropout=0.5, seed=seed),
@@ -134,8 +134,8 @@ def test_a_short_training_ends_at_the_loss_of_float32(method: str, device: str) 
             )
             for precision in ("bfloat16", "float32")
         )
-        assert narrow.loss == pytest.approx(wide.loss, rel=0.03)
-        assert narrow.test == pytest.approx(wide.test, abs=0.01)
+        assert narrow.loss == pytest.approx(single.loss, rel=0.03)
+        assert narrow.test == pytest.approx(single.test, abs=0.01)
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ class TextTable:
     """A table of text, for the console and for markdown pages.
 
     Args:
-        rows: one text for each column; "-" stands for no value, **bold** for the best value of a row.
+        rows: one text for each column; "-" means no value, **bold** the best value of a row.
         caption: what the columns mean.
         named: how many of the first columns are names, which are aligned to the left.
     """

@@ -25,7 +25,7 @@ def with_preset(options: Train, name: str, written: Collection[str]) -> Train:
 
 
 def options_of_preset(preset: Preset) -> dict[str, Any]:
-    """The options of ``lmc train`` that a preset stands for, by name."""
+    """The options of ``lmc train`` that a preset sets, by name."""
     method = {f.name: getattr(preset.method, f.name) for f in dataclasses.fields(preset.method)}
     shared = {SHARED[k]: method.pop(k) for k in SHARED}
     name = preset.method.traits.name

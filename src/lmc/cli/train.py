@@ -72,20 +72,20 @@ def train_command(options: Train) -> None:
         run.setup_seconds |= spent
         del graph, given  # the run has a copy in another order, which may be kept on another tier
         run_dir, resume = ranks_folder(run, options, name)
-        callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard and run.speaks else []
+        callbacks = [TensorBoard(run_dir / "tensorboard")] if options.tensorboard and run.is_first_rank else []
         lines = dict(run_facts(run))
         lines["method"] += reason
         out.print(facts([*lines.items(), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
         if resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
         with stop_on_interrupt() as stop:
-            if options.overwrite and not resume and run.speaks:
+            if options.overwrite and not resume and run.is_first_rank:
                 clear_folder(run_dir)
             training = Training(run, settings, run_dir, resume, stop, callbacks)
             known = _train(training, out, run_dir, partial(about, run, spec, found))
         if known is not None and run.sync is None:  # it runs further steps, for which other ranks do not wait
             write_about(run_dir, with_memory(known, run, alone=True))
-    if run.speaks:
+    if run.is_first_rank:
         out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
@@ -109,7 +109,7 @@ def _train(training: Training, out: Console, run_dir: Path, facts_of: Callable[[
     bar = epoch_bar(training.settings.epochs, out, training.config["metrics"][0])
     with bar as show, closing(training.epochs()) as records:
         for record in records:
-            if known is None and training.run.speaks:  # the folder is this run's now
+            if known is None and training.run.is_first_rank:  # the folder is this run's now
                 known = facts_of()
                 write_about(run_dir, known)
             show(record)
@@ -146,9 +146,9 @@ def ranks_folder(run: Run, options: Train, name: str) -> tuple[Path, bool]:
     where torchrun has started the ranks again after a failure."""
     if run.sync is None:
         return run_folder(options, name), options.resume
-    world, chosen, begun = run.sync.world, "", begun_folders() if run.speaks else []
+    world, chosen, begun = run.sync.world, "", begun_folders() if run.is_first_rank else []
     with world.together():
-        if run.speaks:
+        if run.is_first_rank:
             chosen = begun[-1] if begun else str(run_folder(options, name).absolute())
     return Path(world.texts(chosen)[0]), options.resume or world.any(bool(begun))
 

@@ -248,9 +248,9 @@ def staleness(run: Run) -> Staleness:
     H = {l: _error_of_rows(problem, table, states[l]) for l, table in run.H.items()}
     V: dict[int, float] = {}
     if run.V:
-        wide = problem.accumulate_dtype
+        dtype = problem.accumulate_dtype
         by_layer = [states[l] for l in sorted(states)]
-        for l, exact in exact_adjoints(problem, chunks, by_layer, lambda _, w: problem.table(w, wide)):
+        for l, exact in exact_adjoints(problem, chunks, by_layer, lambda _, w: problem.table(w, dtype)):
             if l in run.V:
                 V[l] = _error_of_rows(problem, run.V[l], exact)
     return Staleness(H, V)

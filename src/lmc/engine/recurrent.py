@@ -50,7 +50,7 @@ class RecurrentKind(Layered):
     reads_batches_only = False
 
     def bfloat16_obstacle(self, model: Model) -> str | None:
-        return "a fixed point is solved to a tolerance far below the rounding of its rows"
+        return "a fixed point is solved to a tolerance well below the rounding of its rows"
 
     def records(self, problem: Problem) -> bool:
         return False  # the host reads residuals

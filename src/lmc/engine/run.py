@@ -84,7 +84,7 @@ class Run:
         return self.problem.graph
 
     @property
-    def speaks(self) -> bool:
+    def is_first_rank(self) -> bool:
         """Whether this process writes and shows the results: rank 0 of a distributed run."""
         return self.sync is None or self.sync.world.rank == 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Batch:
     """The rows that a step computes; row numbers are those of the run, ``n_id`` those of the user's graph.
 
-    The number n, which is that of no row, stands for a row of padding (:mod:`lmc.engine.padding`).
+    The number n, which is that of no row, represents a row of padding (:mod:`lmc.engine.padding`).
 
     Args:
         core: V_B, row numbers; ``rows`` is the same as a slice where they are contiguous.

@@ -94,7 +94,7 @@ class Shard:
         return replace(self, graph=self.graph.permute(everything), send=position[self.send], **rows)
 
     def completed(self) -> CSR:
-        """A of the local nodes and of one further node that stands for all others, with weights: rows of mirrors have
+        """A of the local nodes and of one further node that represents all others, with weights: rows of mirrors have
         their sum in the whole graph, so that P of the local nodes can be normalised."""
         adj, n, owned = self.graph.adj, self.num_local, self.num_owned
         weights = torch.ones(adj.nnz, dtype=torch.float64) if adj.values is None else adj.values.double()

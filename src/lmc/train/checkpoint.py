@@ -36,7 +36,7 @@ CHUNK = 2**24
 """Numbers of a table that are written at a time."""
 
 _BLANK = b"0" * 64
-"""What stands in place of the digest while it is computed."""
+"""The bytes in the place of the digest while it is computed."""
 _DIGEST_AT = 8 + len('{"__metadata__": {"digest": "')
 _TYPES = {
     **{f"F{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
@@ -123,7 +123,7 @@ def load(
         with together(run):
             saved.agree(run)
             saved.check(path, run, optimizer)
-        older = bool(problems) and run.speaks
+        older = bool(problems) and run.is_first_rank
         if older:
             warnings.warn(f"{problems[0]}: continuing from the checkpoint before it", RunWarning, stacklevel=2)
         saved.restore(run, optimizer)

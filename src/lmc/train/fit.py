@@ -88,7 +88,7 @@ def fit(
     folder = None if run_dir is None else Path(run_dir)
     with stop_on_interrupt() as stop:
         training = Training(run, settings, folder, resume, stop, callbacks)
-        shown = progress and run.speaks
+        shown = progress and run.is_first_rank
         bar = epoch_bar(epochs, metric=training.config["metrics"][0]) if shown else nullcontext()
         # closed: the lock of the folder is released after an error too
         with bar as show, closing(training.epochs()) as records:

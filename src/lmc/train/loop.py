@@ -271,7 +271,7 @@ class Training:
 
     def _wants_to_save(self) -> bool:
         """What the first rank answers where the time decides."""
-        return self.run.speaks and self._folder is not None and self._folder.timed and self._folder.due()
+        return self.run.is_first_rank and self._folder is not None and self._folder.timed and self._folder.due()
 
     def _save(self) -> None:
         """Write a checkpoint where there is a folder."""

@@ -162,7 +162,7 @@ class RunFolder:
                     f"expected the records that were written to {self._epochs} (got others: the file was changed): "
                     f"{RESTORE}"
                 )
-            if self._run.speaks:
+            if self._run.is_first_rank:
                 replace(self.path / "config.json", self._config.encode())
                 write_lines(self._epochs, records)
         if position is not None:
@@ -204,14 +204,14 @@ class RunFolder:
 
     def append(self, record: EpochRecord) -> None:
         """Write the record of an epoch."""
-        if self._run.speaks:
+        if self._run.is_first_rank:
             with self._writing():
                 append_lines(self._epochs, [record])
         self._recorded.update(as_lines([record]))
 
     def save_best(self, epoch: int, parameters: Mapping[str, Tensor]) -> None:
         """Write the parameters of the best epoch, with its number."""
-        if not self._run.speaks:
+        if not self._run.is_first_rank:
             return
         with self._writing():
             checkpoint.write_sealed(self.path / BEST, checkpoint.on_host(parameters), {"epoch": str(epoch)})
@@ -245,7 +245,7 @@ def open_folder(
     text = json.dumps(written, indent=1, default=lambda number: number.item())  # of numpy or torch
     with ExitStack() as held:
         with checkpoint.together(run):
-            if run.speaks:
+            if run.is_first_rank:
                 held.enter_context(locked(path))
                 again = run.sync is not None and str(path.absolute()) in begun_folders()
                 _check_folder(path, resume or again, json.loads(text))
