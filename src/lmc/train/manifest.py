@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from lmc.engine import Run
 from lmc.errors import CheckpointError
 from lmc.files import read_json, replacing
+from lmc.methods import ClusterMethod
 from lmc.train import checkpoint
 from lmc.train.checkpoint import Damaged, FileMatrix, Position, Saved
 
@@ -151,10 +152,12 @@ class _Gathered:
     def of(cls, written: _Written, run: Run, rank: int) -> _Gathered:
         place = {first: (k, j) for k, firsts in enumerate(written.parts) for j, first in enumerate(firsts)}
         mine, offsets = _first_nodes(run).tolist(), run.clusters.offsets
+        if not isinstance(run.method, ClusterMethod):  # the one part of a rank is what it owns, and has no rows
+            mine = []
         if not all(first in place for first in mine):
             raise _other_parts(run)
-        parts = [(a, b - a, *place[f]) for a, b, f in zip(offsets[:-1], offsets[1:], mine, strict=True)]
-        needed = {k for *_, k, _ in parts} | {rank}
+        parts = [(a, b - a, *place[f]) for a, b, f in zip(offsets[:-1], offsets[1:], mine, strict=False)]
+        needed = {k for *_, k, _ in parts} | {0, rank}
         files = [written.read(path, run) if k in needed else None for k, path in enumerate(written.rows)]
         return cls(run, rank, files, parts)
 
@@ -172,7 +175,7 @@ class _Gathered:
             found, _, metadata = self._file(self.rank)
             tensors |= {k: v for k, v in found.items() if not k.startswith("model.")}
         tensors |= {f"run.{k}": v for k, v in run.state_dict(tables=False).items() if k in ("order", "offsets")}
-        tensors["run.epoch"] = self._file(self.parts[0][2])[0]["run.epoch"]
+        tensors["run.epoch"] = self._file(0)[0]["run.epoch"]
         tensors |= {f"run.numbers.{name}": self._number(name, tensors) for name in run.numbers}
         kept = {k: v for k, v in metadata.items() if k == "generators"}
         return tensors, {name: self._table(name) for name in run.named_tables()}, kept
@@ -198,7 +201,7 @@ class _Gathered:
         if run.method.traits.sweeps:  # they are computed anew
             return now
         if name in run.method.traits.replicated_numbers:
-            return self._file(self.parts[0][2])[0][f"run.numbers.{name}"]
+            return self._file(0)[0][f"run.numbers.{name}"]
         if name not in run.method.traits.shared_numbers:
             saved = tensors[f"run.numbers.{name}"]
             if saved.shape != now.shape:

@@ -25,7 +25,7 @@ from lmc.engine.distributed import begin_folder, begun_folders
 from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
-from lmc.methods import Method
+from lmc.methods import ClusterMethod, Method
 from lmc.results import EpochRecord, append_lines, as_lines, read_lines, write_lines
 from lmc.train import checkpoint, manifest
 from lmc.train.checkpoint import Position
@@ -299,7 +299,7 @@ def _ranks(run: Run) -> dict[str, Any]:
     if run.sync is None:
         return {}
     return {
-        "num_parts": sum(map(len, run.sync.schedule.parts)),
+        "num_parts": sum(map(len, run.sync.schedule.parts)) if isinstance(run.method, ClusterMethod) else 1,
         "clusters_per_batch": run.sync.schedule.per_batch,
         "ranks": run.sync.world.ranks,
         "distributed": dataclasses.asdict(run.sync.world.options),
@@ -339,6 +339,7 @@ def _differences(name: str, old: Any, new: Any) -> Iterator[str]:
     """What differs between two settings, in words; of two dicts only the entries that do."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**new, **old}:
-            yield from _differences(f"{name}: {key}", old.get(key), new.get(key))
+            if key != "num_parts":  # the method has none where shards are given; those of the run are compared
+                yield from _differences(f"{name}: {key}", old.get(key), new.get(key))
     elif old != new:
         yield f"{name}: {str(old)[:80]} there, {str(new)[:80]} here"
