@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 
 import lmc
 from helpers import make, random_graph
-from lmc.errors import ConfigError, LmcError, check_fields, typed
+from lmc.errors import ConfigError, LmcError, check_fields, check_within, typed
 
 
 @typed
@@ -126,3 +128,17 @@ def test_misuse_of_the_api_is_refused_in_one_line(misuse: Callable[[lmc.models.M
         misuse(make("gcn", G))
     assert "\n" not in str(refusal.value)
     assert "expected" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [("[0, 1]", (0, 0.5, 1), (-0.1, 1.1, math.nan)), ("[0, 1)", (0, 0.9), (1, -1)), ("(0, 1]", (1,), (0, 2))],
+)
+def test_values_outside_of_an_interval_are_refused(
+    interval: str, inside: tuple[float, ...], outside: tuple[float, ...]
+) -> None:
+    for value in inside:
+        check_within(interval, rate=value)
+    for value in outside:
+        with pytest.raises(ConfigError, match=re.escape(f"expected rate in {interval} (got {value}): choose another")):
+            check_within(interval, rate=value)

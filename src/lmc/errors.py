@@ -107,6 +107,16 @@ def check_fields(record: Any) -> None:
     _check_types({f.name: getattr(record, f.name) for f in dataclasses.fields(record)}, _hints(kind))
 
 
+def check_within(interval: str, remedy: str = "choose another value", **values: float) -> None:
+    """Refuse values outside of an interval, such as "[0, 1)"."""
+    low, high = map(float, interval[1:-1].split(","))
+    for name, value in values.items():
+        above = value >= low if interval[0] == "[" else value > low
+        below = value <= high if interval[-1] == "]" else value < high
+        if not (above and below):
+            raise ConfigError(f"expected {name} in {interval} (got {value}): {remedy}")
+
+
 def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
     for name, value in values.items():
         kinds = list(_kinds(hints.get(name, Any)))

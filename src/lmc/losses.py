@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_within
 from lmc.graph import Graph
 
 __all__ = ["LOSSES", "RowLoss", "binary_cross_entropy", "cross_entropy", "huber", "mse"]
@@ -90,8 +90,7 @@ class cross_entropy(RowLoss):  # noqa: N801 - read as a function
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", _numbers("weight", self.weight))
-        if not 0 <= self.smoothing < 1:
-            raise ConfigError(f"expected smoothing in [0, 1) (got {self.smoothing})")
+        check_within("[0, 1)", smoothing=self.smoothing)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         weight = self._constant(self.weight, outputs)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_within
 from lmc.graph import CSR, Graph
 from lmc.methods.full import FullBatch
 from lmc.methods.protocol import Method, Traits
@@ -45,8 +45,7 @@ class DropEdge(Method):
             raise ConfigError("expected a method that drops no edges yet (got DropEdge): wrap once, with a larger p")
         if isinstance(self.inner, SIGN):
             raise ConfigError("expected a method that aggregates in every step (got SIGN): its features are fixed")
-        if not 0 <= self.p < 1:
-            raise ConfigError(f"expected p in [0, 1) (got {self.p})")
+        check_within("[0, 1)", p=self.p)
 
     def adjacencies(self, graph: Graph, seed: int, ids: Tensor | None = None) -> Callable[[int], CSR]:
         """The adjacency of an epoch, by its number; each depends on the seed and the epoch alone.

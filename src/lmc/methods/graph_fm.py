@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import check_within
 from lmc.graph import Aggregation
 from lmc.methods.protocol import HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 
@@ -35,8 +35,7 @@ class GraphFM(HistoryMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.momentum <= 1:
-            raise ConfigError(f"expected momentum in [0, 1] (got {self.momentum})")
+        check_within("[0, 1]", momentum=self.momentum)
 
     @property
     def setup(self) -> Setup:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import check_within
 from lmc.methods.protocol import ProblemView, Step, Traits, Widths
 from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, NodeWise, SampledTraits
 
@@ -38,8 +38,7 @@ class GraphFMIB(NodeWise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.momentum <= 1:
-            raise ConfigError(f"expected momentum in [0, 1] (got {self.momentum})")
+        check_within("[0, 1]", momentum=self.momentum)
 
     def tables(self, problem: ProblemView) -> Widths:
         first = 2 if problem.aggregated else 1

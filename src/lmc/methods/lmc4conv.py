@@ -27,7 +27,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_within
 from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.graph.csr import with_empty_rows
 from lmc.methods.compensation import compensate
@@ -80,8 +80,7 @@ class LMC4Conv(HistoryMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"expected alpha in [0, 1] (got {self.alpha})")
+        check_within("[0, 1]", alpha=self.alpha)
         if self.score not in SCORES:
             raise ConfigError(f"expected score in {list(SCORES)} (got {self.score!r})")
 

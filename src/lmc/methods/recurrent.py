@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import check_within
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.methods.protocol import ProblemView, Step, Widths
 from lmc.models import Pass, recurrent_model
@@ -180,5 +180,4 @@ def encoded(step: Step, dropout: bool | None = None) -> tuple[Tensor, Pass]:
 
 def check_q(q: float) -> None:
     """Refuse a share of steps without dropout under which the histories would never be updated."""
-    if not 0 < q <= 1:
-        raise ConfigError(f"expected q in (0, 1] (got {q}): histories need steps without dropout")
+    check_within("(0, 1]", "histories need steps without dropout", q=q)

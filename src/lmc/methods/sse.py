@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import check_within
 from lmc.graph import Aggregation, spmm
 from lmc.methods.protocol import HistoryMethod, Layout, ProblemView, Step, Traits, Widths
 from lmc.methods.recurrent import LocalSolution, RecurrentRules, check_q, encoded, operator_of
@@ -44,8 +44,7 @@ class SSE(HistoryMethod, RecurrentRules):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.momentum <= 1:
-            raise ConfigError(f"expected momentum in (0, 1] (got {self.momentum})")
+        check_within("(0, 1]", momentum=self.momentum)
         check_q(self.q)
 
     def tables(self, problem: ProblemView) -> Widths:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lmc.errors import typed
+from lmc.errors import check_within, typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation, drop
-from lmc.models.base import Layer, Model, check_share, configure
+from lmc.models.base import Layer, Model, configure
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear
 
@@ -49,7 +49,7 @@ class APPNP(Model):
     ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
-        check_share("alpha", alpha)
+        check_within("[0, 1]", alpha=alpha)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = Activation(hidden, norm)
         self.lin_predict = Linear(hidden, out_width)

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_within
 from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
 from lmc.models.hooks import Hooks
@@ -273,16 +273,9 @@ def configure(
             raise ConfigError(f"expected {name} of at least 1 (got {size})")
     if isinstance(input_dropout, bool):
         input_dropout = dropout if input_dropout else 0.0
-    for name, rate in (("dropout", dropout), ("input_dropout", input_dropout)):
-        if not 0 <= rate < 1:
-            raise ConfigError(f"expected {name} in [0, 1) (got {rate})")
+    check_within("[0, 1)", dropout=dropout, input_dropout=input_dropout)
     model.in_width, model.out_width = in_width, out_width
     model.dropout, model.input_dropout = float(dropout), float(input_dropout)
-
-
-def check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ConfigError(f"expected {name} in [0, 1] (got {value})")
 
 
 def layer_shapes(

@@ -6,10 +6,10 @@ import math
 
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, typed
+from lmc.errors import ConfigError, check_within, typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation
-from lmc.models.base import Layer, Model, check_share, configure
+from lmc.models.base import Layer, Model, configure
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Linear
 
@@ -67,7 +67,7 @@ class GCNII(Model):
     ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
-        check_share("alpha", alpha)
+        check_within("[0, 1]", alpha=alpha)
         if theta < 0:
             raise ConfigError(f"expected theta of at least 0 (got {theta})")
         self.lin_in = Linear(in_width, hidden)

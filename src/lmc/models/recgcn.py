@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, typed
+from lmc.errors import ConfigError, check_within, typed
 from lmc.graph import CSR, spmm
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, configure
@@ -79,8 +79,7 @@ class RecGCN(Recurrent):
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden)
         if p not in ("1", "inf"):
             raise ConfigError(f'expected p "1" or "inf" (got {p!r})')
-        if not 0 < kappa < 1:
-            raise ConfigError(f"expected kappa in (0, 1) (got {kappa}): at 1 the fixed point may not exist")
+        check_within("(0, 1)", "at 1 the fixed point may not exist", kappa=kappa)
         self.p, self.kappa, self._start = p, float(kappa), start
         chosen = solver_of(solver)
         self.solver = chosen if tol is None else replace(chosen, tol=tol)

@@ -35,10 +35,9 @@ METHODS = {
     "pyg-full": ("PyG, full batch", "#8d2f4f", "#dd87a4"),
 }
 _OTHER = (("#6d6d00", "#c9c94a"), ("#7a7a7a", "#a8a8a8"), ("#2f7f73", "#6fcabc"), ("#5d4037", "#bca297"))
-# Variants of one method share its hue; they differ in lightness, lines also in dashes and bars in hatching.
+# Variants of one method share its hue; they differ in lightness, lines also in dashes.
 _SHADES = (0.0, -0.35, -0.6, -0.15)
 _DASHES: tuple[Dashes, ...] = ((0, ()), (0, (5, 2)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-_HATCHES = ("", "///", "...", "xxx")
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class Look:
     colour: str
     dark: str
     dashes: Dashes
-    hatch: str
 
 
 def looks_of(labels: Sequence[str]) -> dict[str, Look]:
@@ -63,7 +61,7 @@ def looks_of(labels: Sequence[str]) -> dict[str, Look]:
         name += f" ({options.replace(':', ', ')})" if options else ""
         variant = bases.count(base) % len(_DASHES)
         amount = _SHADES[variant]
-        looks[label] = Look(name, shade(light, amount), shade(dark, -amount), _DASHES[variant], _HATCHES[variant])
+        looks[label] = Look(name, shade(light, amount), shade(dark, -amount), _DASHES[variant])
         bases.append(base)
     return looks
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError, SolverError, check_fields
+from lmc.errors import ConfigError, SolverError, check_fields, check_within
 
 Map = Callable[[Tensor, Tensor], None]
 """f(x, out) writes the map's value at x into ``out``; x and ``out`` are different memory."""
@@ -75,12 +75,10 @@ class Solver(ABC):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 < self.tol < 1:
-            raise ConfigError(f"expected tol in (0, 1) (got {self.tol})")
+        check_within("(0, 1)", tol=self.tol)
         if self.max_steps < 1:
             raise ConfigError(f"expected max_steps of at least 1 (got {self.max_steps})")
-        if not 0 < self.damping <= 1:
-            raise ConfigError(f"expected damping in (0, 1] (got {self.damping})")
+        check_within("(0, 1]", damping=self.damping)
         if self.check_every is not None and self.check_every < 1:
             raise ConfigError(f"expected check_every of at least 1, or None (got {self.check_every})")
 
