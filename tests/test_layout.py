@@ -140,6 +140,15 @@ def test_siblings_and_the_right_are_out_of_bounds() -> None:
     assert RULES["report"] == {"report", "results", "errors"}
 
 
+def test_the_architecture_page_lists_the_files_of_the_engine() -> None:
+    page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`(\w+/\w+\.py)`", page))
+    assert not [name for name in named if not ((SOURCE / name).exists() or (SOURCE.parent.parent / name).exists())]
+    table = page[page.index("### Files of the engine") : page.index("## Before and after a step")]
+    listed = set(re.findall(r"`(engine/\w+\.py)`", table))
+    assert listed == {f"engine/{file.name}" for file in SOURCE.glob("engine/*.py") if file.name != "__init__.py"}
+
+
 def test_the_architecture_page_states_the_same_rules() -> None:
     page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text()
     names = [" ".join(sorted(rooms)) for rooms in LEFT_TO_RIGHT]

@@ -1,4 +1,4 @@
-"""A graph and a model on their device: the aggregation matrix, the features, and the pieces of a pass."""
+"""A graph and a model on their device: the aggregation matrices, the features and the losses."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Run:
             grads, loss = self.pipeline.step(batch, lambda of: kind.estimate(self, of, keep=True, dropout=True))
         if self.sync is not None:
             grads, loss = self.sync.after(batch, grads, loss)
-        scaled = torch._foreach_mul(grads, batch.weight)
+        scaled = torch._foreach_mul(grads, batch.weight)  # b/c, of every method; in the paper (18), (19)
         for p, g in zip(self.parameters.values(), scaled, strict=True):
             if p.grad is not None:
                 p.grad.add_(g)

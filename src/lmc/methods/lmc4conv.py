@@ -12,7 +12,9 @@ the line that computes it.
 | (15) | adjoints of core rows | core rows of P^T, ``_backward``; backward of ``rows`` |
 | (16) | adjoints of halo rows, mixed | ``_Compensate.backward`` of ``compensation`` |
 | (17) | partial adjoints of halo rows | halo rows of P^T, ``_backward``; backward of ``rows`` |
-| (18) (19) | gradients, from core rows alone | backward of ``rows``; b/c in :meth:`lmc.engine.Run.accumulate` |
+| (18) (19) | gradients, from core rows alone | backward of ``rows`` |
+
+The factor b/c of (18) and (19) is that of every method and applied by :meth:`lmc.engine.Run.accumulate`.
 
 The states are s^l, before the activation; autograd multiplies adjoints with the derivative of the activation between
 two layers. docs/methods/lmc4conv.md lists every departure from the paper.
