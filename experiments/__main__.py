@@ -20,11 +20,12 @@ def make_app() -> typer.Typer:
     from experiments.ranks import RankCurves
     from experiments.recurrent import Recurrent
     from experiments.sampling import Sampling
+    from experiments.staleness import StalenessStudy
     from experiments.theorems import Theorems
     from lmc.cli.study import app_of
 
     app = app_of(
-        [Grid, Gradients, Accuracy, Choose, Recurrent, Literal, Sampling, Theorems, RankCurves],
+        [Grid, Gradients, Accuracy, Choose, Recurrent, Literal, Sampling, StalenessStudy, Theorems, RankCurves],
         PROGRAM,
         "Studies that compare training methods.",
     )

@@ -40,6 +40,12 @@ NORM = (
     "|g*| over |g*| at the start, after every quarter of {epochs} epochs of SGD whose rate is halved after each "
     "quarter; start: {lr:g}; geometric means over seeds"
 )
+STATIONARY = (
+    "after {steps} exact gradient steps, with exact histories: bias |E g - g*| over |g*| of the start; movement: the "
+    "change of the parameters in an exact step over its rate, over |g*| of the start; loss: the exact one over that of "
+    "the start; means over seeds"
+)
+QUESTIONS = ("rate", "beta", "norm", "stationary")
 METHODS = {
     "appnp": "backward-sgd,lmc:alpha=0,lmc:alpha=0.1:score=1,gas,cluster",
     "gcn": "backward-sgd,lmc:alpha=0,lmc:alpha=0.1:score=1,lmc:alpha=0:cut=after:first_layer=pruned,gas,cluster",
@@ -50,7 +56,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class TheoremCell:
-    """One training. ``question`` is "rate", "beta" or "norm"; with "beta" alpha is an option of the method."""
+    """One training. ``question`` is one of :data:`QUESTIONS`; with "beta" alpha is an option of the method."""
 
     question: str
     model: str
@@ -62,7 +68,8 @@ class TheoremCell:
 @dataclass(frozen=True)
 class TheoremRecord(TheoremCell):
     """``bias`` and ``variance`` are relative to the exact gradient ("rate" and "beta"); ``norms`` are gradient norms by
-    epoch, relative to that of the start ("norm")."""
+    epoch, relative to that of the start ("norm"). With "stationary" the bias is relative to the gradient of the start,
+    and ``norms`` has the movement of an exact step and the loss."""
 
     bias: float
     variance: float
@@ -74,7 +81,7 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
     """Measure bias and gradient norms under SGD in float64, as Theorems 2 to 5 of the paper bound them."""
 
     name, cell, record = "theorems", TheoremCell, TheoremRecord
-    shared = ("config", "hidden", "layers", "warmup", "sweeps", "epochs", "start")
+    shared = ("config", "hidden", "layers", "warmup", "sweeps", "epochs", "start", "steps")
 
     dataset: Annotated[str, typer.Argument(help="Name of a graph, or path to one.")] = "tiny-like"
     scale: Annotated[float | None, typer.Option(help="Size of a lookalike, as a share of the original.")] = 0.1
@@ -92,17 +99,22 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
     warmup: Annotated[int, typer.Option(help="Exact gradient steps before the measurements of the bias.")] = 50
     sweeps: Annotated[int, typer.Option(help="Epochs of the method before its bias is measured.")] = 12
     epochs: Annotated[int, typer.Option(help="Epochs for the gradient norm.")] = 800
+    steps: Annotated[int, typer.Option(help="Exact gradient steps before the bias at a stationary point.")] = 2000
+    questions: Annotated[str, typer.Option(help=f"Some of {', '.join(QUESTIONS)}, comma-separated.")] = "rate,beta,norm"
     hidden: Hidden = 8
     layers: Layers = 3
     seeds: Seeds = 2
 
     def cells(self) -> list[TheoremCell]:
-        for flag in ("sweeps", "epochs", "warmup", "seeds"):
+        for flag in ("sweeps", "epochs", "warmup", "seeds", "steps"):
             at_least_one(f"--{flag}", getattr(self, flag))
         if not set(self.models.split(",")) <= set(METHODS):
             raise ConfigError(f"expected --models among {', '.join(METHODS)} (got {self.models!r}): name some of these")
-        models = self.models.split(",")
-        return [cell for seed in range(self.seeds) for model in models for cell in self._cells_of(model, seed)]
+        models, asked = self.models.split(","), self.questions.split(",")
+        if not set(asked) <= set(QUESTIONS):
+            raise ConfigError(f"expected --questions among {', '.join(QUESTIONS)} (got {self.questions!r}): name some")
+        found = [cell for seed in range(self.seeds) for model in models for cell in self._cells_of(model, seed)]
+        return [cell for cell in found if cell.question in asked]
 
     def _cells_of(self, model: str, seed: int) -> list[TheoremCell]:
         """The trainings of one model with one seed."""
@@ -115,7 +127,7 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
         else:
             specs = [f"lmc:alpha={alpha:g}:score=1" for alpha in alphas]
             found += [TheoremCell("beta", model, m, min(rates), seed) for m in specs]
-        return found
+        return found + [TheoremCell("stationary", model, m, self.start, seed) for m in methods]
 
     def facts(self) -> list[tuple[str, str]]:
         shape = f"GCN, {self.layers} layers of {self.hidden}; RecGCN, width {self.hidden}; float64"
@@ -150,7 +162,29 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
             run.step(next(run.batches()), optimizer)
         return model
 
+    @cached_property
+    def _stationary(self) -> dict[tuple[str, int], tuple[Model, float, dict[str, float]]]:
+        """Models by name and seed after ``steps`` exact steps, with what :func:`_descend` returns."""
+        return {}
+
+    def _at_stationary_point(self, cell: TheoremCell) -> TheoremRecord:
+        """The bias of a method with exact histories where exact gradient steps have nearly ended."""
+        key = cell.model, cell.seed
+        if key not in self._stationary:
+            model = self._model(*key, warmup=0)
+            full = FullBatch().bind(self.noisy, model, device=self.on)
+            self._stationary[key] = model, *_descend(full, cell.lr, self.steps)
+        model, first, facts = self._stationary[key]
+        ((_, method),) = methods_in(self.config, cell.method).items()
+        run = method.bind(self.noisy, model, shared_parts(method, self.noisy, 0, self._parts), device=self.on)
+        run.refresh()
+        found = bias_variance(run)
+        bias, variance = math.hypot(*found.bias.values()) / first, sum(found.variance.values()) / first**2
+        return TheoremRecord(**asdict(cell), bias=bias, variance=variance, norms=facts)
+
     def measure(self, cell: TheoremCell) -> list[TheoremRecord]:
+        if cell.question == "stationary":
+            return [self._at_stationary_point(cell)]
         ((_, method),) = methods_in(self.config, cell.method).items()
         model = self._model(cell.model, cell.seed, 0 if cell.question == "norm" else self.warmup)
         parts = shared_parts(method, self.noisy, 0, self._parts)
@@ -170,15 +204,17 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
         return [TheoremRecord(**asdict(cell), bias=bias, variance=variance, norms={})]
 
     def describe(self, record: TheoremRecord) -> str:
-        value = f"norm {list(record.norms.values())[-1]:.2e}" if record.norms else f"bias {record.bias:.2e}"
+        value = (
+            f"norm {list(record.norms.values())[-1]:.2e}" if record.question == "norm" else f"bias {record.bias:.2e}"
+        )
         return f"{record.question}: {record.model}, {record.method}, lr {record.lr:g}, seed {record.seed}: {value}"
 
     def tables(self, records: Sequence[TheoremRecord]) -> list[TextTable]:
         found = []
         for model, question in _panels(records):
             chosen = [r for r in records if (r.model, r.question) == (model, question)]
-            table = {"rate": self._rates, "beta": self._betas, "norm": self._quarters}[question]
-            found.append(table(model, chosen))
+            kinds = {"rate": self._rates, "beta": self._betas, "norm": self._quarters, "stationary": self._points}
+            found.append(kinds[question](model, chosen))
         return found
 
     def _rates(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
@@ -204,9 +240,20 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
         rows = [[method, *(f"{curve[epoch]:.1e}" for epoch in quarters)] for method, curve in curves.items()]
         return TextTable([f"{model}, norm after", *quarters], rows, NORM.format(epochs=self.epochs, lr=self.start))
 
-    def figure(self, records: Sequence[TheoremRecord]) -> Figure:
-        panels = [panel for panel in _panels(records) if panel[1] != "beta"]
-        looks = looks_of(list(dict.fromkeys(r.method for r in records if r.question != "beta")))
+    def _points(self, model: str, records: Sequence[TheoremRecord]) -> TextTable:
+        rows = []
+        for method in dict.fromkeys(r.method for r in records):
+            those = [r for r in records if r.method == method]
+            values = [fmean(r.bias for r in those), *(fmean(r.norms[k] for r in those) for k in ("movement", "loss"))]
+            rows.append([method, *(f"{value:.1e}" for value in values)])
+        headers = [f"{model}, at a stationary point", "bias", "movement", "loss"]
+        return TextTable(headers, rows, STATIONARY.format(steps=self.steps))
+
+    def figure(self, records: Sequence[TheoremRecord]) -> Figure | None:
+        panels = [panel for panel in _panels(records) if panel[1] in ("rate", "norm")]
+        if not panels:
+            return None
+        looks = looks_of(list(dict.fromkeys(r.method for r in records if r.question in ("rate", "norm"))))
         figure = new_figure(4.5 * len(panels), 4.5, "Bias of the gradient, and gradient norms under SGD")
         for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
             _draw(axes, *panel, [r for r in records if (r.model, r.question) == panel], looks)
@@ -278,3 +325,24 @@ def _norms(run: Run, lr: float, epochs: int) -> dict[str, float]:
         if epoch % max(1, epochs // 4) == 0:
             optimizer.param_groups[0]["lr"] /= 2
     return found
+
+
+def _descend(full: Run, lr: float, steps: int) -> tuple[float, dict[str, float]]:
+    """Exact gradient steps whose rate is halved after each quarter.
+
+    Returns the norm of the first gradient, and the movement of the last step and the loss, relative to the start. Where
+    a model bounds its parameters, the gradient does not vanish at a minimum, but the movement does.
+    """
+    parameters = list(full.problem.model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=lr)
+    batch = next(full.batches())
+    first = math.hypot(*(float(g.norm()) for g in full.gradient(batch).values()))
+    losses, moved = [], 0.0
+    for step in range(1, steps + 1):
+        before = [p.detach().clone() for p in parameters]
+        losses.append(float(full.step(batch, optimizer).loss))
+        rate = optimizer.param_groups[0]["lr"]
+        moved = math.hypot(*(float((p.detach() - b).norm()) for p, b in zip(parameters, before, strict=True))) / rate
+        if step % max(1, steps // 4) == 0:
+            optimizer.param_groups[0]["lr"] /= 2
+    return first, {"movement": moved / first, "loss": losses[-1] / losses[0]}

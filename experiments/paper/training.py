@@ -287,9 +287,14 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, ConfigError | TimeoutError) else f"{type(error).__name__}: {text[:200]}"
 
 
-def due(epoch: int) -> bool:
-    """Whether the ``epoch``-th epoch ends with an evaluation: every one at first, then at steps of about 5 %."""
-    return epoch % max(1, int(epoch / 20)) == 0
+def due(epoch: int, often: bool = True) -> bool:
+    """Whether the ``epoch``-th epoch ends with an evaluation: every one at first, then at steps of about 5 %.
+
+    Without ``often``: the first ten, then at steps of about 10 %.
+    """
+    if often:
+        return epoch % max(1, int(epoch / 20)) == 0
+    return epoch <= 10 or int(math.log(epoch, 1.1)) > int(math.log(epoch - 1, 1.1))
 
 
 @dataclass(eq=False)
@@ -299,7 +304,8 @@ class Group:
     Args:
         seconds: the time of this group; None: as long as its epochs take.
         until: the value of ``time.monotonic`` after which no step begins.
-        settle: whether the group ends early when all of its trainings have settled.
+        settle: whether the group saves time: it ends early when all of its trainings have settled, and evaluates less
+            often.
     """
 
     cell: Training
@@ -345,7 +351,7 @@ class Group:
             alive = [c for spec, c in bound.items() if spec not in self.failed]
             self.round(alive, epoch)
             last = self.over() or epoch + 1 == self.cell.epochs
-            if self.cell.probe != TIME and (last or due(epoch + 1)):
+            if self.cell.probe != TIME and (last or due(epoch + 1, often=not self.settle)):
                 self.evaluate(alive)
             if last or (self.settle and all(c.settled() for c in alive)):
                 break

@@ -78,6 +78,8 @@ def test_a_small_graph_has_fewer_parts_with_the_same_share_in_a_batch(graphs: Gr
 
 def test_evaluations_become_rarer() -> None:
     assert [e for e in range(1, 60) if due(e)] == [*range(1, 40), *range(40, 60, 2)]
+    seldom = [*range(1, 13), 14, 15, 16, 18, 20, 22, 24, 26, 29]
+    assert [e for e in range(1, 31) if due(e, often=False)] == seldom
 
 
 def test_all_methods_of_a_group_have_the_same_epochs_and_one_failure_ends_one_method(graphs: Graphs) -> None:

@@ -61,6 +61,23 @@ def test_gradient_norms_are_measured_for_the_models_of_theorems_3_and_5_alone() 
         Theorems(models="gcn,gat", device="cpu").cells()
 
 
+def test_at_a_stationary_point_lmc4rec_has_no_bias_and_gas_has_one() -> None:
+    """Exact histories: LMC4Rec has the exact gradient, so it can stay there; GAS and Cluster-GCN cannot."""
+    study = Theorems(
+        scale=0.07, hidden=3, steps=40, models="recgcn", questions="stationary", seeds=1, device="cpu"
+    )  # fmt: skip
+    found = {cell.method: study.measure(cell)[0] for cell in study.cells()}
+    assert found["lmc4rec:undo_drift=no"].bias < 1e-9
+    assert 1e-4 < found["gas"].bias < found["cluster"].bias
+    assert 0 < found["gas"].norms["loss"] < 1
+    assert 0 < found["gas"].norms["movement"] < 1
+    assert study.figure(list(found.values())) is None
+    (table,) = study.tables(list(found.values()))
+    assert table.rows[-1][0] == "cluster"
+    with pytest.raises(ConfigError, match="expected --questions among rate, beta, norm, stationary"):
+        Theorems(questions="limit", device="cpu").cells()
+
+
 def test_tables_of_one_model_keep_bias_and_norm_apart() -> None:
     given: dict[str, Any] = {"model": "recgcn", "method": "gas", "lr": 0.1, "seed": 0, "variance": 2.0}
     norms = {"2": 0.5, "4": 0.25}
@@ -71,4 +88,6 @@ def test_tables_of_one_model_keep_bias_and_norm_apart() -> None:
     rates, quarters = study.tables(records)
     assert rates.rows[0][:3] == ["gas", "3.0e-01", "2.0e-01"]
     assert quarters.rows == [["gas", "5.0e-01", "2.5e-01"]]
-    assert len(study.figure(records).axes) == 2
+    figure = study.figure(records)
+    assert figure is not None
+    assert len(figure.axes) == 2
