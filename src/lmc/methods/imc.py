@@ -36,9 +36,19 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
-from lmc.kernels.products import coarse_mm
+from lmc.kernels.products import coarse_mm, lower_inverse
 from lmc.kernels.sums import column_sums
-from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
+from lmc.methods.protocol import (
+    ExactPasses,
+    HistoryMethod,
+    Layout,
+    ProblemView,
+    Setup,
+    Step,
+    Traits,
+    Widths,
+    operators,
+)
 from lmc.models import Model, Operator
 from lmc.models.rows import as_rows, outer
 from lmc.sampling import generator
@@ -183,16 +193,15 @@ def unexplained(explained: Tensor) -> Tensor:
 def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> Tensor:
     """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r].
 
-    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
-    float64, since the condition of D G D is about r / ridge.
+    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. All is computed in float64, since
+    the condition of D G D is about r / ridge.
     """
     d = scale.double()
     G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
     diagonal += (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
-    L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
-    half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
-    return half.mT @ half
+    half = lower_inverse(torch.linalg.cholesky_ex(G).L) * d.unsqueeze(-2)  # L^-1 D
+    return (half.mT @ half).to(grams.dtype)
 
 
 @dataclass(frozen=True)
@@ -400,8 +409,7 @@ class IMC(HistoryMethod):
         """S = M - P Q on the core rows of every fixed batch."""
         for slot, rows in enumerate(exact.cores):
             for l, S in exact.tables.get("S", {}).items():
-                Q = exact.tables["Q"][l].pull(rows)
-                S.push(rows, S.pull(rows) - spmm(exact.inside(l, slot), Q))
+                S.add(rows, spmm(exact.inside(l, slot), exact.tables["Q"][l].pull(rows)).neg_())
 
     def _fill_feature_sums(self, exact: ExactPasses) -> None:
         """M[1] = P X, where the first layer aggregates features."""
