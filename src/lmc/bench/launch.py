@@ -52,17 +52,21 @@ def _answers(ends: dict[Connection, int]) -> list[Any]:
     answers: dict[int, Any] = {}
     while len(answers) < len(ends):
         ready: list[Any] = wait([end for end, rank in ends.items() if rank not in answers])
-        for end in ready:
-            rank = ends[end]
-            try:
-                answers[rank], error = end.recv()
-            except EOFError:
-                error = "it ended without an answer"
-            if isinstance(error, LmcError):
-                raise error
-            if error is not None:
-                raise DistributedError(f"expected an answer of rank {rank} (got none): {error}")
+        answers |= {ends[end]: _answer(end, ends[end]) for end in ready}
     return [answers[rank] for rank in sorted(answers)]
+
+
+def _answer(end: Connection, rank: int) -> Any:
+    """The answer of a rank, or its error, which is raised here."""
+    try:
+        answer, error = end.recv()
+    except EOFError:
+        answer, error = None, "it ended without an answer"
+    if isinstance(error, LmcError):
+        raise error
+    if error is not None:
+        raise DistributedError(f"expected an answer of rank {rank} (got none): {error}")
+    return answer
 
 
 def _enter(facts: dict[str, str], end: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -180,16 +180,20 @@ def time_ranks(
     graph, known, world = lmc.data.load(dataset).training_graph, Partitions(), World(Distributed(), CPU)
     ranks = {label: Timer(bound(graph, m, setup, known, Distributed()), setup.lr) for label, m in methods.items()}
     alone = {label: Timer(bound(graph, m, setup, known), setup.lr) for label, m in methods.items() if world.rank == 0}
-    for k in range(setup.warmup + setup.repeat):
-        for label in methods:
-            for timer in [timers[label] for timers in (alone, ranks) if label in timers]:
-                if k == setup.warmup:
-                    timer.start()
-                if timer.world is not None:
-                    world.any(False)  # all ranks start together
-                timer.epoch()
+    _time([timers[label] for label in methods for timers in (alone, ranks) if label in timers], setup, world)
     found = [{label: timer.seen for label, timer in timers.items()} for timers in (ranks, alone)]
     return found[0], found[1], probe_network(world)
+
+
+def _time(timers: Sequence[Timer], setup: Setup, world: World | None = None) -> None:
+    """Train epochs of all timers in turn: those of the warm-up, and then those that count."""
+    for k in range(setup.warmup + setup.repeat):
+        for timer in timers:
+            if k == setup.warmup:
+                timer.start()
+            if world is not None and timer.world is not None:
+                world.any(False)  # all ranks start together
+            timer.epoch()
 
 
 def probe_network(world: World, repeat: int = 5) -> Network:
@@ -296,21 +300,23 @@ def model_ranks(
         parts = lists[label].batch.unique(return_inverse=True)[1]
         each = replace(method, num_parts=None, clusters_per_batch=1)  # a part is the batch of a rank
         timers[label] = Timer(bound(graph, each, setup, known, parts=parts, device=device), setup.lr)
-    for k in range(setup.warmup + setup.repeat):
-        for timer in timers.values():
-            if k == setup.warmup:
-                timer.start()
-            timer.epoch()
+    _time(list(timers.values()), setup)
     records = []
     for label, timer in timers.items():
-        of, sweeps = lists[label], [seconds for seconds, _ in timer.seen.sweeps]
-        steps = {int(of.batch[node]): median(epoch[node] for epoch in timer.steps) for node in timer.steps[0]}
-        seen = Alone(steps, median(sweeps) if sweeps else 0.0, len(sweeps) / setup.repeat)
+        of = lists[label]
+        seen = _seen_alone(timer, of, setup.repeat)
         row, parameters = RowBytes.of(timer.run), sum(p.nbytes for p in timer.run.parameters.values())
         split, latency = model_epoch(of, row, seen, parameters, network)
         base = split.seconds if cell.ranks == 1 else alone.get(label)
         records.append(_record(cell, label, of, row, split, seen.sweeps, network, latency=latency, alone=base))
     return records
+
+
+def _seen_alone(timer: Timer, lists: RankLists, epochs: int) -> Alone:
+    """The steps of all batches and the sweeps of one process."""
+    sweeps = [seconds for seconds, _ in timer.seen.sweeps]
+    steps = {int(lists.batch[node]): median(epoch[node] for epoch in timer.steps) for node in timer.steps[0]}
+    return Alone(steps, median(sweeps) if sweeps else 0.0, len(sweeps) / epochs)
 
 
 @contextmanager

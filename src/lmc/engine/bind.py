@@ -51,9 +51,7 @@ def bind(
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
     options = Distributed() if distributed is True else distributed or None
-    given = own_shard(graph, options, placement.training_device) if isinstance(graph, str | Path) else graph
-    if options is None and isinstance(given, Shard):
-        raise ConfigError("expected distributed=True for a shard (got False): it holds a part of a graph; pass True")
+    given = _given(graph, options, placement.training_device)
     check_fit(given, model)
     whole = _whole(given, inductive)
     graph = whole.training_graph
@@ -101,6 +99,14 @@ def bind(
     warm_up(run)
     run.setup_seconds = {"partition": divided - started, "bind": time.perf_counter() - divided}
     return run
+
+
+def _given(graph: Graph | Shard | str | Path, options: Distributed | None, device: torch.device) -> Graph | Shard:
+    """The graph or the shard of this rank, which is read where a folder of shards is named."""
+    given = own_shard(graph, options, device) if isinstance(graph, str | Path) else graph
+    if options is None and isinstance(given, Shard):
+        raise ConfigError("expected distributed=True for a shard (got False): it holds a part of a graph; pass True")
+    return given
 
 
 def _whole(given: Graph | Shard, inductive: bool | None) -> Graph:

@@ -144,15 +144,22 @@ def scale_figure(panels: Sequence[Growth], title: str) -> Figure:
         if len(looks) <= BESIDE:
             ends = {**panel.curves, **panel.modelled}
             name_lines(axes, {label: curve[-1] for label, curve in ends.items() if curve}, looks)
-    more = [Line2D([], [], **_DOTTED, label="growth in proportion to the size")]
-    if any(panel.modelled for panel in panels):
-        more[0].set_label("in proportion to the ranks")
-        grey: dict[str, Any] = {"color": "#4d4d4d", "marker": "o"}
-        dashed_grey = Line2D([], [], **grey, linestyle=_MODELLED, markerfacecolor="white", label="modelled")
-        more += [Line2D([], [], **grey, label="measured"), dashed_grey]
-    proportional = any(panel.proportional for panel in panels)
-    legend_below(figure, looks if len(looks) > BESIDE else {}, markers=True, more=more if proportional else ())
+    legend_below(figure, looks if len(looks) > BESIDE else {}, markers=True, more=_line_kinds(panels))
     return figure
+
+
+def _line_kinds(panels: Sequence[Growth]) -> list[Line2D]:
+    """What the kinds of lines mean, for the legend; empty where no line of proportional growth is drawn."""
+    if not any(panel.proportional for panel in panels):
+        return []
+    if not any(panel.modelled for panel in panels):
+        return [Line2D([], [], **_DOTTED, label="growth in proportion to the size")]
+    grey: dict[str, Any] = {"color": "#4d4d4d", "marker": "o"}
+    return [
+        Line2D([], [], **_DOTTED, label="in proportion to the ranks"),
+        Line2D([], [], **grey, label="measured"),
+        Line2D([], [], **grey, linestyle=_MODELLED, markerfacecolor="white", label="modelled"),
+    ]
 
 
 def _draw_scales(axes: Axes, panel: Growth) -> None:

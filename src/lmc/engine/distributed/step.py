@@ -191,15 +191,10 @@ class StepSync:
 
     def _fetch_lists(self) -> tuple[Positions, Positions]:
         """Positions of the mirrors that each of this rank's parts reads, and what other ranks' parts read here."""
-        problem, offsets, exchange = self._run.problem, self._run.clusters.offsets, self.exchange
-        device, mine = exchange.device, self.schedule.parts[self.world.rank]
-        firsts = [exchange.shard.num_owned + sum(exchange.all.receive_counts[:r]) for r in range(self.world.ranks)]
-        wanted: Positions = {}
-        for part, first, last in zip(mine, offsets[:-1], offsets[1:], strict=True):
-            halo = problem.halo(torch.arange(first, last, device=device))
-            for rank, (start, mirrors) in enumerate(zip(firsts, exchange.mirrors_of, strict=True)):
-                wanted[rank, part] = halo[(halo >= start) & (halo < start + mirrors.numel())] - start
-        sizes = torch.tensor([[wanted[r, p].numel() for p in mine] for r in range(self.world.ranks)], device=device)
+        mine = self.schedule.parts[self.world.rank]
+        wanted = self._mirrors_read(mine)
+        rows = [[wanted[r, p].numel() for p in mine] for r in range(self.world.ranks)]
+        sizes = torch.tensor(rows, device=self.exchange.device)
         theirs = [len(parts) for parts in self.schedule.parts]
         counts, work = self.world.exchange(sizes.flatten(), [len(mine)] * self.world.ranks, theirs)
         self.world.wait(work)
@@ -210,6 +205,17 @@ class StepSync:
         lists = found.split([size for of_rank in each for size in of_rank])
         keys = [(rank, part) for rank, parts in enumerate(self.schedule.parts) for part in parts]
         return dict(zip(keys, lists, strict=True)), wanted
+
+    def _mirrors_read(self, parts: Sequence[int]) -> Positions:
+        """Positions of the mirrors that each of these parts of this rank reads."""
+        exchange, offsets, counts = self.exchange, self._run.clusters.offsets, self.exchange.all.receive_counts
+        firsts = [exchange.shard.num_owned + sum(counts[:rank]) for rank in range(self.world.ranks)]
+        found: Positions = {}
+        for part, first, last in zip(parts, offsets[:-1], offsets[1:], strict=True):
+            halo = self._run.problem.halo(torch.arange(first, last, device=exchange.device))
+            for rank, (start, count) in enumerate(zip(firsts, counts, strict=True)):
+                found[rank, part] = halo[(halo >= start) & (halo < start + count)] - start
+        return found
 
     def _add_to_sums(self, sums: Table, l: int, transposed: bool, parts: list[tuple[int, ...]], change: Tensor) -> None:
         """sums += P change, for owned rows that read the mirrors whose rows have changed."""
