@@ -83,6 +83,13 @@ class Training:
         self._run_dir, self._resume = run_dir, resume
         if run.sync is not None:
             check_ranks(settings)
+            own = (
+                "setup_seconds",
+                "threads",
+                "seed",
+                "device",
+            )  # a rank's own seed; that of the run is compared already
+            run.sync.world.check_same({k: v for k, v in self.config.items() if k not in own})
             self._interrupt = run.sync.agreement(stop)
             self._asked_to_save = run.sync.agreement(self._wants_to_save)
         self._folder: RunFolder | None = None
