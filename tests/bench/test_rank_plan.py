@@ -94,6 +94,11 @@ def test_rows_elsewhere_take_the_time_of_their_tier() -> None:
     assert host.moved == disk.moved > 0
     assert (host.transfer, disk.transfer) == pytest.approx((host.moved / 1e6, host.moved / 1e5))
     assert disk.bound == "transfers"
+    tables, features, batch = host.places["histories"][0], host.places["features"][0], host.places["batches"][0]
+    assert host.moved == pytest.approx(((125 + 50) * tables + 125 * features) / 375 + batch)
+    core = plan_rank(SIZE, MODEL, IMC(basis="T"), 4, 50, RATIOS, replace(LARGE, gpu=1.0))
+    tables, features, batch = core.places["histories"][0], core.places["features"][0], core.places["batches"][0]
+    assert core.moved == pytest.approx((100 * tables + 50 * features) / 375 + batch), "IMC reads no halo"
 
 
 def test_a_stand_in_holds_no_memory() -> None:

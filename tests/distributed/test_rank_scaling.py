@@ -153,21 +153,23 @@ def test_the_command_measures_models_and_continues(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     code, said = invoke(*COMMAND, "--limit", "1e-9")
-    assert (code, "3 of 3 cells are left" in said) == (0, True)
+    assert (code, "4 of 4 cells are left" in said) == (0, True)
     code, said = invoke(*COMMAND)
     assert code == 0, said
     lines = [json.loads(line) for line in (tmp_path / "r" / "ranks.jsonl").read_text().splitlines()]
     assert [(line["ranks"], line["how"], line["network"]) for line in lines[::2]] == [
-        (2, "measured", "this machine"), (2, "modelled", "this machine"), (4, "modelled", "25 GB/s, 20 us"),
+        (2, "measured", "this machine"), (1, "modelled", "this machine"), (2, "modelled", "this machine"),
+        (4, "modelled", "25 GB/s, 20 us"),
     ]  # fmt: skip
     assert all(line["counted"] == line["sent"] > 0 for line in lines[:2])
-    assert [line["counted"] for line in lines[2:4]] == [line["counted"] for line in lines[:2]]
-    assert lines[2]["bandwidth"] == lines[0]["bandwidth"] > 0
+    assert [line["counted"] for line in lines[4:6]] == [line["counted"] for line in lines[:2]]
+    assert lines[4]["bandwidth"] == lines[0]["bandwidth"] > 0
+    assert [line["alone"] for line in lines[2:]] == 3 * [line["seconds"] for line in lines[2:4]]
     table = (tmp_path / "r" / "ranks.md").read_text()
     assert table.count("| measured |") == 4
-    assert table.count("| modelled |") == 4
+    assert table.count("| modelled |") == 6
     assert (tmp_path / "r" / "ranks.png").read_bytes()[:4] == b"\x89PNG"
-    assert "3, of which 3 are done" in invoke(*COMMAND)[1]
+    assert "4, of which 4 are done" in invoke(*COMMAND)[1]
 
 
 @pytest.mark.parametrize(

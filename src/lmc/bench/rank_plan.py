@@ -139,7 +139,7 @@ def plan_rank(
     """The plan of a rank that owns 1/W of the nodes and entries.
 
     Entries between local nodes are counted as if mirrors had as many as owned rows, which is an upper bound on the
-    lookalikes. An IMC epoch has one sweep. Nothing of a step overlaps.
+    lookalikes. An epoch of IMC has one sweep, of which the rows that are sent are counted. Nothing of a step overlaps.
 
     Args:
         core: core rows of a step.
@@ -155,12 +155,13 @@ def plan_rank(
     found = probe(graph, model, method, batch, Placement(device="cpu", precision=precision))
     steps = -(-owned // core)
     kept, row = sizes_of(plan_of(graph, model, found, batch, steps)), RowBytes.of(found.run)
-    places = placed(kept, found.batch, batch.rows / local, machine)
+    rows = batch.rows if "halo" in method.traits.reads else core
+    places = placed(kept, found.batch, rows / local, machine)
     pushed, fetched = core * ratios.mirrors * (ranks > 1), core * ratios.fetched * (ranks > 1)
     sent = pushed * (sum(row.push) + sum(row.sweep)) + fetched * sum(row.fetch)
     moved = {"GPU": 0.0, "host": 0.0, "disk": 0.0}
-    for name, rows in (("histories", batch.rows + core), ("features", batch.rows)):  # the core's histories return
-        moved[places[name][1]] += kept[name] / local * rows
+    for name, number in (("histories", rows + core), ("features", rows)):  # histories of the core return
+        moved[places[name][1]] += kept[name] / local * number
     moved[places["structure"][1]] += found.batch  # batches are cut out where it lies
     away = moved["host"] + moved["disk"]
     transfer = moved["host"] / machine.host_bandwidth + moved["disk"] / machine.disk_bandwidth
@@ -191,7 +192,7 @@ def placed(sizes: dict[str, float], batch: int, share: float, machine: Machine) 
 
     Args:
         batch: bytes of one batch, which is on the GPU where kept ones are not.
-        share: rows of a batch over local rows: of tables elsewhere, two batches are in transfer.
+        share: rows that a step reads over local rows: of tables elsewhere, those of two steps are in transfer.
     """
     places = {name: (size, "GPU") for name, size in sizes.items()}
     places["features as given"] = sizes["features as given"], "host"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -14,7 +14,7 @@ from torch import Tensor
 
 import lmc.data
 from lmc.bench.compare import Partitions, shared_parts
-from lmc.bench.epoch import Setup, build, elapsed_ms, wait
+from lmc.bench.epoch import Setup, build, wait
 from lmc.bench.launch import on_ranks
 from lmc.bench.rank_model import (
     Alone,
@@ -57,7 +57,7 @@ class RankRecord(RankCell):
     Args:
         seconds: of an epoch; ``compute``, ``wait`` for slower ranks and ``transfer`` add up to it.
         latency: the part of ``transfer`` that is latencies of messages; None where it was measured.
-        alone: seconds of an epoch of one process, timed in turn with the ranks, or the line of one rank.
+        alone: seconds of an epoch of one process, timed in turn with the ranks; of a model, those of the model.
         sweeps: in an epoch.
         counted, sent: bytes of an epoch, from the lists of rows and as the ranks sent them; None where none were sent.
         mirrors: mirrors over owned rows, mean over ranks.
@@ -120,14 +120,18 @@ class Seen:
 class Timer:
     """A run whose steps and sweeps are timed.
 
+    Args:
+        clock: the processor time of the process, or the time that passes.
+
     Attributes:
         seen: what was timed so far.
         steps: seconds of every step, epoch by epoch, by the first node of its batch.
     """
 
-    def __init__(self, run: Run, lr: float) -> None:
+    def __init__(self, run: Run, lr: float, clock: Callable[[], float] = time.perf_counter) -> None:
         run.refresh()
         self.run, self._refresh, self._optimizer = run, run.refresh, adam(run.problem.model, lr)
+        self._clock = clock
         run.refresh = self._sweep  # type: ignore[method-assign]
         self.world = None if run.sync is None else run.sync.world
         self.start()
@@ -141,11 +145,10 @@ class Timer:
         """Train an epoch."""
         steps: dict[int, float] = {}
         with self._collectives() as waits:
-            started, swept = time.perf_counter(), len(self.seen.sweeps)
+            started, swept = self._now(), len(self.seen.sweeps)
             for batch in self.run.batches():
                 train_step(self.run, self._optimizer, batch)
-                wait(self.run.problem.device)
-                now, sweeps = time.perf_counter(), self.seen.sweeps[swept:]
+                now, sweeps = self._now(), self.seen.sweeps[swept:]
                 node = -1 - len(steps) if batch.idle else int(batch.n_id[0])
                 steps[node] = now - started - sum(seconds for seconds, _ in sweeps)
                 started, swept = now, len(self.seen.sweeps)
@@ -155,8 +158,14 @@ class Timer:
 
     def _sweep(self) -> None:
         with self._collectives() as waits:
-            seconds = elapsed_ms(self._refresh, self.run.problem.device) / 1e3
+            started = self._now()
+            self._refresh()
+            seconds = self._now() - started
         self.seen.sweeps.append((seconds, waits))
+
+    def _now(self) -> float:
+        wait(self.run.problem.device)
+        return self._clock()
 
     @contextmanager
     def _collectives(self) -> Iterator[list[float]]:
@@ -290,16 +299,20 @@ def model_ranks(
 ) -> list[RankRecord]:  # fmt: skip
     """Time the batches of so many ranks in this process, count what they would exchange, and add up.
 
+    On a CPU the model takes the processor time, which other processes of the machine change less.
+
     Args:
         alone: seconds of an epoch of one process, by method; with one rank, those of this measurement are taken.
     """
-    known = Partitions()
+    known, clock = Partitions(), time.perf_counter
+    if cell.how == MODELLED and torch.device(device).type == "cpu":
+        clock = time.process_time
     lists = {label: lists_of(graph, method, cell.ranks, setup, known) for label, method in methods.items()}
     timers = {}
     for label, method in methods.items():
         parts = lists[label].batch.unique(return_inverse=True)[1]
         each = replace(method, num_parts=None, clusters_per_batch=1)  # a part is the batch of a rank
-        timers[label] = Timer(bound(graph, each, setup, known, parts=parts, device=device), setup.lr)
+        timers[label] = Timer(bound(graph, each, setup, known, parts=parts, device=device), setup.lr, clock)
     _time(list(timers.values()), setup)
     records = []
     for label, timer in timers.items():

@@ -328,7 +328,7 @@ class Plan:
     like: Annotated[str, _ratio("A graph that is divided to measure mirrors and halos.")] = "arxiv-like@0.3"
     like_parts: Annotated[str, _ratio("parts/clusters of that graph.")] = "320/40"
     gpu_memory: Annotated[str, _machine("Of every rank.")] = "80GB"
-    host_memory: Annotated[str, _machine("Of every rank: that of a machine over its GPUs.")] = "128GB"
+    host_memory: Annotated[str, _machine("Of every rank: that of a machine over its GPUs.")] = "256GB"
     bandwidth: Annotated[str, _machine("Bytes a second into and out of a rank.")] = "25GB"
     latency: Annotated[float, _machine("Microseconds of a message.")] = 20.0
     host_bandwidth: Annotated[str, _machine("Bytes a second between host and GPU.")] = "25GB"

@@ -25,10 +25,10 @@ from lmc.stores import check_device
 
 CAPTION = (
     "measured: ranks of this machine with one thread each, connected by gloo, and one process in turn with them; "
-    "modelled: the batches of so many ranks timed alone, and the rows that they would exchange, counted. s / epoch = "
-    "compute + wait (for the slowest rank) + transfer, mean over ranks; sweeps are contained. faster: one process "
-    "takes so many times as long; efficiency: that over ranks. MB: rows that a rank sends in an epoch, from the lists "
-    "and as sent. mirrors: over owned rows"
+    "modelled: the batches of so many ranks timed alone in one process (on a CPU its processor time), and the rows "
+    "that they would exchange, counted. s / epoch = compute + wait (for the slowest rank) + transfer, mean over ranks; "
+    "sweeps are contained. faster: one process, measured or modelled, takes so many times as long; efficiency: that "
+    "over ranks. MB: rows that a rank sends in an epoch, from the lists and as sent. mirrors: over owned rows"
 )
 HEADERS = (
     "method", "ranks", "how", "network", "steps", "s / epoch", "compute", "wait", "transfer", "faster", "efficiency",
@@ -99,7 +99,7 @@ class RankScale(CostStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord
         methods = ",".join(self.by_label)
         return [
             *(RankCell(w, MEASURED, HERE, methods) for w in here or [1]),
-            *(RankCell(w, MODELLED, HERE, methods) for w in here),
+            *(RankCell(w, MODELLED, HERE, methods) for w in [1, *here] if here or beyond),
             *(RankCell(w, MODELLED, given, methods) for w in beyond),
         ]
 
@@ -114,11 +114,11 @@ class RankScale(CostStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord
     def measure(self, cell: RankCell) -> list[RankRecord]:
         if cell.how == MEASURED and cell.ranks > 1:
             return measure_ranks(cell, self.source, self.graph, self.by_label, self.setup)
-        measured = [r for r in self.lines() if r.how == MEASURED and r.methods == cell.methods]
-        alone = {r.method: r.alone for r in measured if r.alone is not None}
+        lines = [r for r in self.lines() if r.methods == cell.methods]
+        alone = {r.method: r.seconds for r in lines if r.ranks == 1 and r.how == MODELLED}
         network = self.network
         if cell.network == HERE and cell.ranks > 1:
-            line = next(r for r in measured if r.ranks == cell.ranks)
+            line = next(r for r in lines if r.ranks == cell.ranks and r.how == MEASURED)
             network = Network(line.bandwidth or 1.0, line.seconds_per_message or 0.0)
         with one_thread():
             return model_ranks(cell, self.graph, self.by_label, self.setup, network, str(self.on), alone)
@@ -139,8 +139,8 @@ class RankScale(CostStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord
         for r in sorted(self._with_one(records), key=lambda r: r.ranks):
             if r.how == MEASURED:
                 measured.setdefault(r.method, []).append(r)
-            elif r.network != HERE:  # the dashed curve starts where the solid one ends
-                modelled.setdefault(r.method, measured.get(r.method, [])[-1:]).append(r)
+            elif r.ranks == 1 or r.network != HERE:
+                modelled.setdefault(r.method, []).append(r)
 
         def panel(words: str, field: str, proportional: bool = False) -> Growth:
             solid, dashed = (
@@ -169,7 +169,7 @@ def with_one_process(records: Sequence[RankRecord], steps: int) -> list[RankReco
     """
     found = list(records)
     for r in sorted(records, key=lambda r: r.ranks):
-        known = any(other.ranks == 1 and other.method == r.method for other in found)
+        known = any((other.ranks, other.how, other.method) == (1, MEASURED, r.method) for other in found)
         if r.how == MEASURED and r.alone is not None and not known:
             times: dict[str, Any] = {"seconds": r.alone, "compute": r.alone, "wait": 0.0, "transfer": 0.0}
             times |= {"counted": 0.0, "sent": 0.0, "mirrors": 0.0, "network": "-"}
@@ -181,7 +181,9 @@ def _row(r: RankRecord) -> list[str]:
     times = [number(value, 3) for value in (r.seconds, r.compute, r.wait, r.transfer)]
     sent = [megabytes(r.counted / r.ranks), megabytes(None if r.sent is None else r.sent / r.ranks)]
     network = r.network
-    if r.network == HERE and r.bandwidth and r.seconds_per_message:
+    if r.ranks == 1:
+        network = "-"
+    elif r.network == HERE and r.bandwidth and r.seconds_per_message:
         network = f"{r.bandwidth / 1e9:.2g} GB/s, {r.seconds_per_message * 1e6:.0f} us"
     return [
         r.method, str(r.ranks), r.how, network, str(r.steps), *times, ratio(r.speed_up), share(r.efficiency), r.bound,
