@@ -128,7 +128,7 @@ class RankScale(CostStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord
         return f"{r.method}, {r.ranks} ranks, {r.how}: {r.seconds:.3f} s an epoch, {megabytes(r.counted / r.ranks)} MB"
 
     def tables(self, records: Sequence[RankRecord]) -> list[TextTable]:
-        records = sorted(self._with_one(records), key=lambda r: r.ranks)
+        records = sorted(self._with_one(records), key=lambda r: (r.ranks, r.how))
         labels = dict.fromkeys(r.method for r in records)
         return [TextTable(HEADERS, [_row(r) for label in labels for r in records if r.method == label], CAPTION, 4)]
 
