@@ -16,6 +16,7 @@ from torch_geometric.nn import models as pyg
 import lmc
 from helpers import MODELS, MORE_MODELS, SPECIAL_GRAPHS, chance, random_graph, weighted_graph
 from lmc.engine import Distributed, Run
+from lmc.engine.distributed import exchange
 from lmc.errors import Interrupted
 from lmc.graph import Graph
 from lmc.graph.csr import identity
@@ -170,6 +171,7 @@ def exact(case: Case) -> dict[str, Any]:
     graph, model, shard = case.make_graph(), run.problem.model, run.problem.exchange.shard
     nodes = [3, 17, 3, 30]
     return {
+        "messages": run.problem.exchange.world.messages,
         "scores": evaluate_problem(run.problem),
         "evaluated": lmc.evaluate(model, graph, distributed=True),
         "predicted": lmc.predict(model, graph, distributed=True),
@@ -179,6 +181,14 @@ def exact(case: Case) -> dict[str, Any]:
         "ids": shard.ids,
         "owned": shard.num_owned,
     }
+
+
+def in_pieces(case: Case) -> list[dict[str, Any]]:
+    """The same with messages of a few rows, and with messages of all rows."""
+    found = []
+    for exchange.MESSAGE in (256, 2**23):
+        found.append(exact(case))
+    return found
 
 
 def fit(case: Case, options: dict[str, Any], folder: str | None) -> tuple[Any, dict[str, Tensor], dict[str, float]]:
@@ -208,6 +218,16 @@ def traffic(case: Case) -> dict[str, Any]:
         counted += 8 * (mirrored * sum(widths.values()) + int((batch.halo >= owned).sum()) * fetched)
     run.sync.settle()
     return {"counted": counted, "sent": exchange.world.sent - before, "messages": exchange.world.messages - messages}
+
+
+def swept(case: Case) -> tuple[int, int]:
+    """The bytes that this rank sends in a sweep, and those of the rows of Q that others mirror."""
+    run = case.bind_here()
+    exchange = run.problem.exchange
+    before = exchange.world.sent
+    run.refresh()
+    widths = sum(table.data().shape[1] for table in run.tables["Q"].values())
+    return exchange.world.sent - before, 8 * widths * exchange.shard.send.numel()
 
 
 def refused(case: Case) -> Any:

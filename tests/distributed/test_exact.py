@@ -50,3 +50,11 @@ def test_evaluation_prediction_and_refresh_are_those_of_one_process(name: str, r
             known = slice(0, rank["owned"]) if table in sums else slice(None)
             expected = run.named_tables()[table].data()[row[rank["ids"]]]
             torch.testing.assert_close(filled[known], expected[known], rtol=1e-12, atol=1e-12)
+
+
+def test_rows_of_mirrors_that_come_in_pieces_are_the_same(four: Ranks) -> None:
+    for few, all_rows in four(jobs.in_pieces, CASES["sage"]):
+        assert few["messages"] > 2 * all_rows["messages"]
+        torch.testing.assert_close(few["predicted"], all_rows["predicted"], rtol=1e-13, atol=1e-15)
+        for name, table in few["tables"].items():
+            torch.testing.assert_close(table, all_rows["tables"][name], rtol=1e-13, atol=1e-15)

@@ -65,6 +65,12 @@ def test_sweeps_of_imc_come_at_the_same_steps_on_all_ranks(ranks: Ranks) -> None
     assert all(records == found[0][0] for records, _, _ in found)
 
 
+@pytest.mark.parametrize("model", ["gcn", "wrap-sage"])
+def test_sweeps_of_imc_send_the_rows_of_its_basis_alone(model: str, two: Ranks) -> None:
+    for sent, counted in two(jobs.swept, Case(IMC(clusters_per_batch=1), model)):
+        assert sent == counted > 0
+
+
 def test_exchange_every_few_steps_sends_rows_once(two: Ranks) -> None:
     often, seldom = (
         two(jobs.traffic, Case(LMC4Conv(clusters_per_batch=1), steps=8, options={"sync_every": every}))

@@ -248,6 +248,8 @@ class Passes:
         for l, table in exact_adjoints(problem, self.chunks, states, make):
             if l in V and not direct:
                 overwrite(V[l], table.data())
+            if l == min(V, default=l):
+                break
 
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:
         dtype = self.problem.accumulate_dtype

@@ -106,6 +106,8 @@ class Layered:
         method, problem = run.method, run.problem
         s = h0 = problem.encode(run.source.inputs(step.batch), p)
         for l in range(1, problem.model.num_layers + 1):
+            if run.sync is not None:
+                run.sync.arrive(l)
             s = method.compensate(step, l, advance(problem, l, s, method.operator(step, l), p, h0))
         assert isinstance(s, Tensor)
         return finish(problem, s, p)
@@ -127,7 +129,8 @@ class Layered:
                     chunk = cut(problem, rows, l, sums.get(l))
                     inputs = None if previous is None else previous.pull(chunk.ext)
                     table.push(rows, _state(problem, l, chunk, inputs))
-                publish(problem.exchange, table)
+                if l + 1 not in sums:  # with known sums, the next layer reads no row of another rank
+                    publish(problem.exchange, table)
                 yield l, table
                 previous = table
 

@@ -41,6 +41,8 @@ class OwnForward(Layered):
         method = run.method
 
         def at(l: int, layer: Callable[[Operator], Tensor]) -> Tensor:
+            if run.sync is not None:
+                run.sync.arrive(l)
             return method.compensate(step, l, layer(method.operator(step, l)))
 
         return run.problem.model.run_forward(run.source.inputs(step.batch), p, at)
@@ -59,7 +61,8 @@ class OwnForward(Layered):
                 with evaluating(problem.model), torch.no_grad():
                     stored = [t.pull(chunk.ext) for t in tables]
                     table.push(rows, next_state(problem, chunk.ext, stored, chunk.operator))
-            publish(problem.exchange, table)
+            if l + 1 not in sums:
+                publish(problem.exchange, table)
             tables.append(table)
             yield l, table
 

@@ -15,6 +15,7 @@ from lmc.engine import Run
 from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.errors import ConfigError, DivergenceError, Interrupted
 from lmc.graph import Batch
+from lmc.heap import release_freed
 from lmc.results import EpochRecord, RunRecord
 from lmc.train.best import Best
 from lmc.train.callbacks import Callback
@@ -83,13 +84,6 @@ class Training:
         self._run_dir, self._resume = run_dir, resume
         if run.sync is not None:
             check_ranks(settings)
-            own = (
-                "setup_seconds",
-                "threads",
-                "seed",
-                "device",
-            )  # a rank's own seed; that of the run is compared already
-            run.sync.world.check_same({k: v for k, v in self.config.items() if k not in own})
             self._interrupt = run.sync.agreement(stop)
             self._asked_to_save = run.sync.agreement(self._wants_to_save)
         self._folder: RunFolder | None = None
@@ -250,6 +244,8 @@ class Training:
         # small chunks where rows are kept off the device, because memory is short
         size = MAX_ELEMENTS if set(self.run.tiers.values()) == {"device"} else FEW_ELEMENTS
         problem = self.run.evaluated
+        if self.run.sync is not None:  # the tables of the pass need other pages than those that steps have freed
+            release_freed()
         # the tables of an inductive run hold no rows of the other nodes
         start = problem.kind.solver_start(self.run.tables) if problem is self.run.problem else None
         scores = evaluate_problem(problem, size, start, self._metrics)

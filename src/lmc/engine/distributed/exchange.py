@@ -7,9 +7,10 @@ every pair of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from lmc.graph import CSR, Shard
 from lmc.graph.csr import pointers, row_entries
 from lmc.graph.normalise import row_sums
 from lmc.stores import Table
+
+MESSAGE = 2**23
+"""Bytes of the rows that a rank of mean size owns, in one message of an exact pass; it bounds the memory of buffers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,21 +40,37 @@ class Route:
     def receive_counts(self) -> list[int]:
         return [rows.numel() for rows in self.receive]
 
+    def pieces(self, number: int) -> Iterator[Route]:
+        """The route in several pieces, which sender and receiver cut at the same positions."""
+        send, receive = ([rows.tensor_split(number) for rows in every] for every in (self.send, self.receive))
+        for piece in zip(zip(*send, strict=True), zip(*receive, strict=True), strict=True):
+            yield Route(list(piece[0]), list(piece[1]))
+
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """Rows on their way to the mirrors of this rank."""
+    """Rows on their way to the mirrors of this rank: those of one rank after those of another, table by table."""
 
     world: World
     tables: tuple[Table, ...]
-    mirrors: Tensor
+    route: Route
     rows: Tensor
-    work: object
+    work: Any
 
-    def finish(self) -> list[Tensor]:
-        """Wait for the rows; returns those of every table, which are not written to it yet."""
-        self.world.wait(self.work)  # type: ignore[arg-type]
-        return list(self.rows.split([table.data().shape[1] for table in self.tables], 1))
+    def finish(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Wait for the rows; yields the mirrors of every rank and their rows of every table, which are not written to
+        it yet."""
+        self.world.wait(self.work)
+        widths = [table.data().shape[1] for table in self.tables]
+        sizes = [rows.numel() * sum(widths) for rows in self.route.receive]
+        for mirrors, block in zip(self.route.receive, self.rows.split(sizes), strict=True):
+            yield mirrors, _by_table(block, mirrors.numel(), widths)
+
+    def write(self) -> None:
+        """Wait for the rows, and overwrite the mirrors with them."""
+        for mirrors, arrived in self.finish():
+            for table, rows in zip(self.tables, arrived, strict=True):
+                table.push(mirrors, rows)
 
 
 class Exchange:
@@ -71,6 +91,7 @@ class Exchange:
         self.mirrors_of = list(mirrors.split(shard.receive_counts))
         """Mirrors whose owner is each rank."""
         self.all = Route(self.sent_to, self.mirrors_of)
+        self._buffers: dict[str, Tensor] = {}
 
     def on(self, adj: CSR) -> Exchange:
         """The same on a graph with some of the edges; degrees and sums of mirrors are those of their owners."""
@@ -86,26 +107,50 @@ class Exchange:
         """Overwrite all mirrors with the rows of their owners, as they are."""
         if not tables:
             return
-        arrival = self.start(tables, self.all)
-        for table, rows in zip(tables, arrival.finish(), strict=True):
-            table.push(arrival.mirrors, rows)
+        for route in self._pieces(*tables):
+            self.start(tables, route).write()
 
-    def start(self, tables: Sequence[Table], route: Route, dtype: torch.dtype | None = None) -> Arrival:
-        """Start to send the rows of a route, of all tables in one message, in the widest of their dtypes or another."""
+    def start(
+        self, tables: Sequence[Table], route: Route, dtype: torch.dtype | None = None, buffers: str = ""
+    ) -> Arrival:
+        """Start to send the rows of a route, of all tables in one message, in the widest of their dtypes or another.
+
+        Args:
+            buffers: the name of buffers that are kept for the next message of this name, which has to wait until this
+                one has arrived.
+        """
         dtype = dtype or reduce(torch.promote_types, (table.data().dtype for table in tables))
-        send = torch.cat(route.send)
-        rows = torch.cat([table.pull(send).to(dtype) for table in tables], 1)
-        out, work = self.world.exchange(rows, route.send_counts, route.receive_counts)
-        return Arrival(self.world, tuple(tables), torch.cat(route.receive), out, work)
+        widths = [table.data().shape[1] for table in tables]
+        given, taken = ([count * sum(widths) for count in each] for each in (route.send_counts, route.receive_counts))
+        message = self._buffer(f"{buffers} sent" if buffers else "", sum(given), dtype)
+        out = self._buffer(f"{buffers} received" if buffers else "", sum(taken), dtype)
+        for rows, block in zip(route.send, message.split(given), strict=True):
+            for table, target in zip(tables, _by_table(block, rows.numel(), widths), strict=True):
+                _read(table, rows, target)
+        _, work = self.world.exchange(message, given, taken, out)
+        return Arrival(self.world, tuple(tables), route, out, work)
+
+    def _buffer(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
+        """Room for a message; without a name, for this one alone."""
+        kept = self._buffers.get(name)
+        if kept is None or kept.numel() < size or kept.dtype != dtype:
+            kept = torch.empty(size, dtype=dtype, device=self.device)
+            if name:
+                self._buffers[name] = kept
+        return kept[:size]
 
     def collect(self, table: Table) -> None:
         """Add the rows of all mirrors to those of their owners, and publish the sums."""
-        mirrors = table.pull(torch.cat(self.mirrors_of))
-        out, work = self.world.exchange(mirrors, self.all.receive_counts, self.all.send_counts)
-        self.world.wait(work)
-        for rows, values in zip(self.sent_to, out.split(self.all.send_counts), strict=True):
-            table.add(rows, values)  # one rank at a time, since rows have to be distinct
+        for route in self._pieces(table):
+            sums = self.sent(table.pull(torch.cat(route.receive)), route.receive_counts, route.send_counts)
+            for rows, values in zip(route.send, sums.split(route.send_counts), strict=True):
+                table.add(rows, values)  # one rank at a time, since rows have to be distinct
         self.publish(table)
+
+    def _pieces(self, *tables: Table) -> Iterator[Route]:
+        """The rows of all mirrors, in the same number of pieces on every rank."""
+        row = sum(table.data().shape[1] * table.data().dtype.itemsize for table in tables)
+        return self.all.pieces(1 + self.shard.num_nodes // self.shard.ranks * row // MESSAGE)
 
     def publish_dense(self, rows: Tensor) -> None:
         """The same as :meth:`publish` for a matrix in memory."""
@@ -167,6 +212,20 @@ def mirrored(X: Tensor | CSR | Table, exchange: Exchange | None) -> Tensor | CSR
         return exchange.publish_sparse(X)
     exchange.publish_dense(X) if isinstance(X, Tensor) else exchange.publish(X)
     return X
+
+
+def _read(table: Table, rows: Tensor, target: Tensor) -> None:
+    """Write rows of a table to a message."""
+    if table.tier == "device" and table.data().dtype == target.dtype:
+        torch.index_select(table.data(), 0, rows, out=target)
+    else:
+        target.copy_(table.pull(rows))
+
+
+def _by_table(block: Tensor, num_rows: int, widths: list[int]) -> list[Tensor]:
+    """The rows [num_rows, width] of every table in a message."""
+    parts = block.split([num_rows * width for width in widths])
+    return [part.view(num_rows, width) for part, width in zip(parts, widths, strict=True)]
 
 
 def _sums(lengths: Tensor, counts: list[int]) -> list[int]:

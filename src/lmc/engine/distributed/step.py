@@ -26,7 +26,7 @@ from lmc.engine.distributed.ownership import Schedule, Turn
 from lmc.engine.distributed.world import World
 from lmc.errors import ConfigError, DistributedError
 from lmc.graph import CSR, Batch, spmm
-from lmc.stores import DeviceTable, Table
+from lmc.stores import DeviceTable
 
 if TYPE_CHECKING:
     from lmc.engine.problem import Problem
@@ -65,6 +65,8 @@ class StepSync:
         self._readers = lru_cache(maxsize=KEPT)(self._block)
         self._changed: list[tuple[int, ...]] = [()] * self.world.ranks
         self._arriving: tuple[Arrival, list[tuple[int, ...]]] | None = None
+        self._fetched: Arrival | None = None
+        self._first_table = min(map(min, filter(None, run.tables.values())), default=1)
         self._position: tuple[int, int] | None = None
 
     @property
@@ -105,24 +107,37 @@ class StepSync:
             check_replicas(self._run.problem.model, self)
 
     def before(self, batch: Batch) -> None:
-        """Bring the mirrors that a step on ``batch`` reads up to date."""
-        self.settle()
+        """Begin to bring the mirrors that a step on ``batch`` reads up to date; layers wait for them (:meth:`arrive`)
+        where tables are read when a layer is computed, and not before."""
         if self._sums:
+            self.settle()
             route = self._route([turn.parts for turn in self._turns(batch)], fetch=True)
             tables = [self._run.tables[name][l] for name, _, _, l in self._sums]
-            arrival = self.exchange.start(tables, route, self._wire)
-            for table, rows in zip(tables, arrival.finish(), strict=True):
-                table.push(arrival.mirrors, rows)
+            self._fetched = self.exchange.start(tables, route, self._wire, "fetched")
+        if not self._reads_late():
+            self.settle()
+
+    def arrive(self, l: int) -> None:
+        """Wait for the rows that layer l may read; the transfer goes on while the layers below the first table are
+        computed."""
+        if l >= self._first_table:
+            self.settle()
+
+    def _reads_late(self) -> bool:
+        """Whether a step calls :meth:`arrive` before it reads tables: not where rows are staged or recorded."""
+        run = self._run
+        return run.problem.device.type == "cpu" and not run.pipeline.staging.active and not run.problem.model.recurrent
 
     def after(self, batch: Batch, grads: list[Tensor], loss: Tensor) -> tuple[list[Tensor], Tensor]:
         """Start to push what the step changed; returns gradients and loss, added up over the ranks."""
+        self.settle()
         turns, (epoch, step) = self._turns(batch), self._position or (0, 0)
         self._changed = [_union(old, turn.parts) for old, turn in zip(self._changed, turns, strict=True)]
         every = self.world.options.sync_every
         if self._pushed and (epoch * self.num_batches + step + 1) % every == 0:
             tables = [*(self._run.tables[name][l] for name, l in self._pushed), *self._row_numbers]
             route = self._route(self._changed)
-            self._arriving = self.exchange.start(tables, route, self._wire), self._changed
+            self._arriving = self.exchange.start(tables, route, self._wire, "pushed"), self._changed
             self._changed = [()] * self.world.ranks
         return self._shared.reduce(self.world, batch, turns, grads, loss)
 
@@ -131,20 +146,25 @@ class StepSync:
         return [g.to(p.dtype) for g, p in zip(_totals(self.world, grads, grads[0].dtype), grads, strict=True)]
 
     def settle(self) -> None:
-        """Wait for the rows of the last push, and write them to their mirrors."""
+        """Wait for the rows that were pushed and fetched, and write them to their mirrors."""
+        fetched, self._fetched = self._fetched, None
+        if fetched is not None:
+            fetched.write()
         if self._arriving is None:
             return
         (arrival, parts), self._arriving = self._arriving, None
-        arrived = arrival.finish()
-        found = dict(zip(self._pushed, arrived, strict=False))
-        for number, values in zip(self._row_numbers, arrived[len(self._pushed) :], strict=True):
-            number.push(arrival.mirrors, values)
-        for sums, rows, transposed, l in self._sums:
-            stored = self._run.tables[rows][l].pull(arrival.mirrors)
-            change = found[rows, l].to(self._run.problem.accumulate_dtype) - stored
-            self._add_to_sums(self._run.tables[sums][l], l, transposed, parts, change)
-        for (name, l), values in found.items():
-            self._run.tables[name][l].push(arrival.mirrors, values)
+        for rank, (mirrors, arrived) in enumerate(arrival.finish()):
+            found = dict(zip(self._pushed, arrived, strict=False))
+            for number, values in zip(self._row_numbers, arrived[len(self._pushed) :], strict=True):
+                number.push(mirrors, values)
+            for sums, rows, transposed, l in self._sums if mirrors.numel() else ():
+                stored = self._run.tables[rows][l].pull(mirrors)
+                change = found[rows, l].to(self._run.problem.accumulate_dtype) - stored
+                # sums += P change, for owned rows that read the mirrors whose rows have changed
+                readers, P = self._readers(rank, parts[rank], self._problem.kinds[l - 1], transposed)
+                self._run.tables[sums][l].add(readers, spmm(P, change))
+            for (name, l), values in found.items():
+                self._run.tables[name][l].push(mirrors, values)
 
     def refreshed(self) -> None:
         """Drop what is pending: the tables of all ranks are filled."""
@@ -216,14 +236,6 @@ class StepSync:
             for rank, (start, count) in enumerate(zip(firsts, counts, strict=True)):
                 found[rank, part] = halo[(halo >= start) & (halo < start + count)] - start
         return found
-
-    def _add_to_sums(self, sums: Table, l: int, transposed: bool, parts: list[tuple[int, ...]], change: Tensor) -> None:
-        """sums += P change, for owned rows that read the mirrors whose rows have changed."""
-        route = self._route(parts)
-        for rank, rows in enumerate(change.split(route.receive_counts)):
-            if rows.shape[0]:
-                readers, P = self._readers(rank, parts[rank], self._problem.kinds[l - 1], transposed)
-                sums.add(readers, spmm(P, rows))
 
     def _block(self, rank: int, parts: tuple[int, ...], kind: int, transposed: bool) -> tuple[Tensor, CSR]:
         """The owned rows that read the mirrors of these parts, and the block of P, or of P^T, between the two."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -151,18 +149,6 @@ class World:
         content = torch.tensor([0, *text.encode()], dtype=torch.uint8, device=self.device)
         return [bytes(each.tolist()[1:]).decode() for each in self.gather(content)]
 
-    def check_same(self, settings: Mapping[str, object]) -> None:
-        """Refuse, on all ranks, settings that differ between them."""
-        texts = {name: re.sub(r" at 0x\w+", "", str(value)) for name, value in settings.items()}
-        found = [json.loads(text) for text in self.texts(json.dumps(texts))]
-        for rank, others in enumerate(found):
-            for name, text in found[0].items():
-                if others.get(name) != text:
-                    raise ConfigError(
-                        f"expected the same {name} on every rank (got {text:.80} on rank 0, and {others.get(name):.80} "
-                        f"on rank {rank}): start all of them with the same command"
-                    )
-
     @contextmanager
     def together(self) -> Iterator[None]:
         """An error of one rank within is raised on every rank, so that none waits for one that has failed."""
@@ -181,11 +167,11 @@ class World:
                 raise DistributedError(f"rank {rank} failed: {text}")
 
     def exchange(
-        self, rows: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]
+        self, rows: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int], out: Tensor | None = None
     ) -> tuple[Tensor, dist.Work]:
-        """Start to send rows [sum of send_counts, ...] to the ranks; returns where those of the others arrive, and
-        what to wait for (:meth:`wait`)."""
-        out = rows.new_empty(sum(receive_counts), *rows.shape[1:])
+        """Start to send rows [sum of send_counts, ...] to the ranks; returns where those of the others arrive, by
+        default in new memory, and what to wait for (:meth:`wait`)."""
+        out = rows.new_empty(sum(receive_counts), *rows.shape[1:]) if out is None else out
         with self._waiting("rows of all ranks"):
             work = dist.all_to_all_single(
                 out, rows.contiguous(), list(receive_counts), list(send_counts), async_op=True
