@@ -20,6 +20,10 @@ FIGURES = Path("figures") / "paper"
 """Where the figures are, relative to report.md."""
 BEGIN, END = "<!-- measured page: begin -->", "<!-- measured page: end -->"
 """The lines of a page of the documentation between which :func:`insert` writes report.md."""
+ENDED = (
+    "A training has ended when its epochs are done or its validation accuracy has stopped to grow. A verdict on "
+    "trainings that have not ended says who is ahead early."
+)
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: .8em 0; font-size: 13px; display: block; overflow-x: auto }
@@ -69,13 +73,14 @@ def section_of(item: Item, lines: Sequence[Trained], failure: str | None = None)
 
 
 def amount(records: Sequence[Trained]) -> str:
-    """ "2 seeds, 31 to 300 epochs"."""
+    """ "2 seeds, 31 to 300 epochs, 3 of 8 trainings ended"."""
     epochs = [record.at[-1] for record in records if record.at]
     seeds = len({record.seed for record in records if record.at or not record.error})
     if not epochs:
         return f"{seeds} seed{'s' * (seeds > 1)}" if seeds else "-"
     span = f"{min(epochs)}" if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
-    return f"{seeds} seed{'s' * (seeds > 1)}, {span} epochs"
+    ended = sum(record.ended for record in records if record.at)
+    return f"{seeds} seed{'s' * (seeds > 1)}, {span} epochs, {ended} of {len(epochs)} trainings ended"
 
 
 def problems_of(item: Item, records: Sequence[Trained]) -> list[str]:
@@ -115,7 +120,7 @@ class Page:
     def markdown(self) -> str:
         """The page without its title."""
         lines = [line for name, value in self.facts.items() for line in _wrapped(f"- {name}: {value}", "  ")] + [""]
-        lines += [*self.graph_lines(), self.summary().markdown()]
+        lines += [*self.graph_lines(), self.summary().markdown(), *_wrapped(ENDED), ""]
         for s in self.sections:
             lines += [
                 f"### {s.name}: {s.title}",
@@ -149,6 +154,7 @@ class Page:
         out += [f"<h1>{title}</h1><ul>"]
         out += [f"<li>{_inline(name)}: {_inline(value)}</li>" for name, value in self.facts.items()] + ["</ul>"]
         out += [_html_table(table) for table in (self.graphs, self.summary()) if table is not None]
+        out.append(f"<p class='note'>{_inline(ENDED)}</p>")
         for s in self.sections:
             css = s.verdict.split()[0]
             out.append(f"<h2 id='{s.name}'>{_inline(f'{s.name}: {s.title}')}</h2>")

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, cast
@@ -110,6 +110,12 @@ class Trained(Training):
         found = ((e, s) for e, s, t in zip(self.at, self.seconds, self.test, strict=True) if t >= target)
         return next(found, (math.inf, math.inf))
 
+    @property
+    def ended(self) -> bool:
+        """Whether all epochs are done or the validation score has stopped to grow."""
+        done = self.at[-1] if self.at else 0
+        return done >= self.epochs or has_settled(self.at, self.val, done)
+
     def at_pace(self, epoch_ms: float) -> "Trained":
         """The same training with ``epoch_ms`` as the time of each epoch."""
         return dataclasses.replace(self, seconds=[e * epoch_ms / 1000 for e in self.at], epoch_ms=epoch_ms)
@@ -118,6 +124,15 @@ class Trained(Training):
         """The mean of one error along training."""
         found = [errors[name] for errors in self.errors if name in errors]
         return fmean(found) if found else None
+
+
+def has_settled(at: Sequence[int], val: Sequence[float], done: int) -> bool:
+    """Whether validation scores, at these epochs, have stopped to grow after ``done`` epochs."""
+    best, since = -math.inf, 0
+    for epoch, score in zip(at, val, strict=True):
+        if score > best + GAIN:
+            best, since = score, epoch
+    return done >= SETTLED_AFTER and done - since >= SETTLED_SHARE * done
 
 
 def preset_of(model: str, dataset: str, method: str = "", random: bool = False) -> presets.Preset:
@@ -219,12 +234,7 @@ class Contender:
 
     def settled(self) -> bool:
         """Whether the validation score has stopped to grow."""
-        best, since = -math.inf, 0
-        for epoch, score in zip(self.record["at"], self.record["val"], strict=True):
-            if score > best + GAIN:
-                best, since = score, epoch
-        done = len(self.times)
-        return done >= SETTLED_AFTER and done - since >= SETTLED_SHARE * done
+        return has_settled(self.record["at"], self.record["val"], len(self.times))
 
     def probe(self) -> Mapping[str, float]:
         """The errors that the cell asks for, mean over the first batches of an epoch."""
