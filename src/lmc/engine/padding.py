@@ -54,34 +54,31 @@ def can_pad(problem: Problem, batches: Batches) -> bool:
     )
 
 
+def _of_whole(name: str) -> Any:
+    return property(lambda self: getattr(self.whole, name))
+
+
 class DrawnBatch(Batch):
     """A redrawn batch whose step runs on its copy. It is cut out of the graph, as every other batch, when its rows are
     read, which a step does not do."""
 
     def __init__(self, cut: Callable[[], Batch], num_core: int, num_halo: int, slot: int, weight: float, graph: Graph):
-        known = {"num_core": num_core, "num_halo": num_halo, "slot": slot, "weight": weight, "graph": graph}
-        vars(self).update(known, _cut=cut, fixed=False, importance=None)
+        vars(self).update(slot=slot, weight=weight, graph=graph, fixed=False, importance=None)
+        vars(self).update(_cut=cut, _sizes=(num_core, num_halo))
 
-    def unrecorded(self) -> Batch:
-        return self._whole
+    num_core = property(lambda self: self._sizes[0])
+    num_halo = property(lambda self: self._sizes[1])
+    core, rows, halo = _of_whole("core"), _of_whole("rows"), _of_whole("halo")
+    operators, coefficients, inputs = _of_whole("operators"), _of_whole("coefficients"), _of_whole("inputs")
+    y, labelled, n_id = _of_whole("y"), _of_whole("labelled"), _of_whole("n_id")
 
     @cached_property
-    def _whole(self) -> Batch:
+    def whole(self) -> Batch:
+        """The batch as it is cut out of the graph."""
         return vars(self)["_cut"]()
 
-
-def _known(name: str) -> Any:
-    return property(lambda self: vars(self)[name])
-
-
-def _of_whole(name: str) -> Any:
-    return property(lambda self: getattr(self._whole, name))
-
-
-for _name in ("num_core", "num_halo"):
-    setattr(DrawnBatch, _name, _known(_name))
-for _name in ("core", "rows", "halo", "operators", "inputs", "y", "labelled", "n_id", "coefficients"):
-    setattr(DrawnBatch, _name, _of_whole(_name))
+    def unrecorded(self) -> Batch:
+        return self.whole
 
 
 class Padding:
