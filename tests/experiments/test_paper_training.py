@@ -11,6 +11,7 @@ import torch
 
 from experiments.paper import training
 from experiments.paper.graphs import Graphs, check_scale, lookalike_of
+from experiments.paper.page import amount
 from experiments.paper.training import NO_TIME, Group, Training, divided, due, method_of, model_of, preset_of
 from lmc.errors import ConfigError
 from lmc.methods import LMC4Conv, LMC4Rec
@@ -130,6 +131,16 @@ def test_a_group_ends_when_no_validation_score_grows_any_more(graphs: Graphs, mo
     assert [r.at[-1] for r in Group(cell, graphs, 8, None).train()] == [9, 9]
     monkeypatch.setattr(training, "GAIN", -1.0)  # every evaluation is a gain
     assert [r.at[-1] for r in Group(cell, graphs, 8, None, settle=True).train()] == [9, 9]
+
+
+def test_a_training_has_ended_when_its_epochs_are_done_or_its_validation_score_does_not_grow() -> None:
+    def record(at: list[int], val: list[float]) -> training.Trained:
+        return training.Trained("cora", "gcn", "gas", 300, method="gas", at=at, val=val, test=val)
+
+    grown, level = record([50, 120], [0.5, 0.6]), record([50, 120], [0.6, 0.6])
+    done, begun = record([300], [0.9]), record([50], [0.9])
+    assert [r.ended for r in (grown, level, done, begun)] == [False, True, True, False]
+    assert amount([grown, level, done]) == "1 seed, 120 to 300 epochs, 2 of 3 trainings ended"
 
 
 def test_the_time_of_an_epoch_is_measured_without_evaluations(graphs: Graphs) -> None:
