@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from statistics import fmean
 
 import torch
@@ -15,6 +15,12 @@ from lmc.graph import Graph
 from lmc.methods import ClusterMethod, Method
 from lmc.models import GCN
 from lmc.train import adam
+
+
+@lru_cache(maxsize=1)
+def training_graph(dataset: str) -> Graph:
+    """The graph that is trained on; the jobs of a process share it."""
+    return lmc.data.load(dataset).training_graph
 
 
 @dataclass(frozen=True)
@@ -30,10 +36,6 @@ class Job:
     seed: int
     epochs: int
 
-    @cached_property
-    def graph(self) -> Graph:
-        return lmc.data.load(self.dataset).training_graph
-
     @property
     def dtype(self) -> torch.dtype:
         """Where curves agree to rounding, float64."""
@@ -41,7 +43,7 @@ class Job:
 
     def bind(self, distributed: bool) -> tuple[Run, torch.optim.Optimizer]:
         """The run of this process, alone or as one of the ranks, with exact histories."""
-        graph = self.graph
+        graph = training_graph(self.dataset)
         model = GCN(graph.num_features, self.hidden, graph.num_classes, num_layers=self.layers, seed=self.seed)
         parts = self.method.parts_of(graph, 0) if isinstance(self.method, ClusterMethod) else None
         options = Distributed(sync=self.sync) if distributed else False  # type: ignore[arg-type]

@@ -24,9 +24,9 @@ from lmc.graph import Shard
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, GraphFM, LMC4Conv
 from lmc.partition import group_parts
 
-SETUP = Setup(hidden=8, warmup=0, repeat=2)
+SETUP = Setup(hidden=8, warmup=0, repeat=1)
 METHODS = {
-    "lmc": LMC4Conv(12, 2), "cmc": CMC(12, 2), "imc": IMC(12, 2, sweep_every="2steps"), "gas": GAS(12, 2, redraw=True),
+    "lmc": LMC4Conv(12, 2), "cmc": CMC(12, 2), "imc": IMC(12, 2, sweep_every="1step"), "gas": GAS(12, 2, redraw=True),
     "fm": GraphFM(12, 2), "cluster": ClusterGCN(12, 2),
 }  # fmt: skip
 COMMAND = (
@@ -146,7 +146,7 @@ def test_an_error_of_one_rank_is_raised_and_ends_all() -> None:
     with pytest.raises(ConfigError, match=r"^no$"):
         on_ranks(2, fails, 1, ConfigError("no"))
     with pytest.raises(DistributedError, match=r"rank 0 \(got none\): ValueError: wrong"):
-        on_ranks(2, fails, 0, ValueError("wrong"))
+        on_ranks(1, fails, 0, ValueError("wrong"))
 
 
 def test_the_command_measures_models_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
