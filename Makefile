@@ -55,7 +55,8 @@ test: lint browser
 mutants: $(STAMP)
 	$(BIN)/python tests/campaigns/mutants.py
 
-# kills, faults, damaged files, generated inputs, misuse and the wheel: about 10 minutes; the tests run a fixed share of it
+# kills, faults, damaged files, generated inputs, misuse, ranks and the wheel; the tests run a fixed share of most of it
 campaign: $(STAMP)
 	$(BIN)/python tests/campaigns/campaign.py --write
+	$(BIN)/python tests/campaigns/campaign.py --only ranks
 	$(BIN)/python tests/campaigns/wheel.py

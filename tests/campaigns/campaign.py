@@ -2,6 +2,7 @@
 
     python tests/campaigns/campaign.py                    run all (about 15 minutes on 2 cores; ``make campaign``)
     python tests/campaigns/campaign.py --only damage      run one of them
+    python tests/campaigns/campaign.py --only ranks       faults of distributed runs, which the first command leaves out
     python tests/campaigns/campaign.py --share 0.02       run a fixed share of the cases, in this process
 
 Every case is a function of its number, so that a wrong one can be run again: ``--only kills --case 17``. The outcome of
@@ -30,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 GROUPS = ("soak", "kills", "faults", "damage", "inputs", "misuse", "tables")
+RANKS = "ranks"
+"""The campaign of distributed runs: it starts several processes per case, and runs on its own."""
 TABLE = ROOT / "docs" / "reliability.txt"
 BLOCK_LIMIT = 1800
 """Seconds after which a process of many cases is ended."""
@@ -58,7 +61,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=GROUPS)
+    parser.add_argument("--only", choices=(*GROUPS, RANKS))
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--case", type=int)
     parser.add_argument("--workers", type=int, default=2)
