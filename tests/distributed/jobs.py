@@ -230,6 +230,46 @@ def swept(case: Case) -> tuple[int, int]:
     return exchange.world.sent - before, 8 * widths * exchange.shard.send.numel()
 
 
+def waits(case: Case) -> tuple[list[tuple[str, bool]], bool]:
+    """Whether rows are still on their way before a step and at its layers; and whether messages share their buffers."""
+    run = case.bind_here()
+    run.refresh()
+    sync, optimizer, seen, buffers = run.sync, optimizer_of(run), list[tuple[str, bool]](), list[set[int]]()
+
+    def pending() -> bool:
+        return sync._arriving is not None or sync._fetched is not None
+
+    before, arrive = sync.before, sync.arrive
+
+    def noted(batch: Any) -> None:
+        seen.clear()
+        before(batch)
+        seen.append(("before", pending()))
+
+    def arriving(l: int) -> None:
+        arrive(l)
+        if l <= 2:
+            seen.append((f"layer {l}", pending()))
+
+    sync.before, sync.arrive = noted, arriving  # type: ignore[method-assign]
+    for _ in range(3):
+        for batch in run.batches():
+            run.step(batch, optimizer)
+        buffers.append({each.data_ptr() for each in sync.exchange._buffers.values()})
+    return seen, buffers[1] == buffers[2] != set()
+
+
+def diverged(case: Case) -> None:
+    """Begin an epoch after one rank has changed a parameter by itself."""
+    run = case.bind_here()
+    run.refresh()
+    for batch in run.batches():
+        run.step(batch, optimizer_of(run))
+    if torch.distributed.get_rank() == 1:
+        next(iter(run.parameters.values())).data.view(-1)[0] += 1e-9
+    next(run.batches())
+
+
 def refused(case: Case) -> Any:
     """Bind, which is refused."""
     return case.bind_here()

@@ -17,7 +17,15 @@ from lmc.errors import ConfigError
 START = multiprocessing.get_context("forkserver")
 # imported once for all ranks; the first step of an optimiser imports torch._dynamo
 START.set_forkserver_preload(
-    ["torch.distributed", "torch._dynamo", "torchmetrics", "lmc.train", "lmc.diagnostics", "lmc.pyg"]
+    [
+        "torch.distributed",
+        "torch._dynamo",
+        "torchmetrics",
+        "torch_geometric.nn",
+        "lmc.train",
+        "lmc.diagnostics",
+        "lmc.pyg",
+    ]
 )
 TIMEOUT = 100.0
 

@@ -105,6 +105,11 @@ CASES = {
     "fm-without-momentum": Case(GraphFM(clusters_per_batch=1, momentum=0.0)),
     "imc": Case(IMC(clusters_per_batch=1, sweep_every=0)),
     "top": Case(TOP(clusters_per_batch=1)),
+    "lmc4rec": Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=4),
+    "gas-recurrent": Case(GAS(clusters_per_batch=1), "recgcn", steps=4),
+}
+
+MORE_CASES = {
     "wrapped-gcn": Case(LMC4Conv(clusters_per_batch=1), "wrap-gcn", "weighted"),
     "wrapped-sage": Case(CMC(clusters_per_batch=1, adjoints=True), "wrap-sage", "directed"),
     "wrapped-gin": Case(IMC(clusters_per_batch=1, sweep_every=0), "wrap-gin"),
@@ -118,12 +123,23 @@ CASES = {
     "drop-edge": Case(DropEdge(LMC4Conv(clusters_per_batch=1), p=0.3), "sage", "directed-weighted"),
     "drop-edge-sums": Case(DropEdge(CMC(clusters_per_batch=1, adjoints=True), p=0.3), parts=9, steps=8),
     "drop-edge-wrapped": Case(DropEdge(CMC(clusters_per_batch=1), p=0.3), "wrap-sage"),
-    "lmc4rec": Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=4),
-    "gas-recurrent": Case(GAS(clusters_per_batch=1), "recgcn", steps=4),
 }
+
+
+@pytest.mark.parametrize("name", MORE_CASES)
+def test_other_models_and_graphs_go_the_same_way(name: str, two: Ranks) -> None:
+    case = MORE_CASES[name]
+    assert_same(case, two(jobs.train, case))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_go_the_way_of_one_process_that_writes_all_batches_after_them(name: str, ranks: Ranks) -> None:
     case = CASES[name]
     assert_same(case, ranks(jobs.train, case))
+
+
+def test_a_step_waits_for_rows_at_the_first_layer_with_a_table_and_reuses_its_buffers(two: Ranks) -> None:
+    for method in (LMC4Conv(clusters_per_batch=1), CMC(clusters_per_batch=1)):
+        for waits, buffers in two(jobs.waits, Case(method)):
+            assert waits == [("before", True), ("layer 1", True), ("layer 2", False)]
+            assert buffers

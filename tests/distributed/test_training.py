@@ -11,7 +11,7 @@ from jobs import Case
 from rank_pool import Ranks
 
 import lmc
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, DistributedError
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, GraphSAGE, LMC4Conv
 
 
@@ -69,6 +69,17 @@ def test_sweeps_of_imc_come_at_the_same_steps_on_all_ranks(ranks: Ranks) -> None
 def test_sweeps_of_imc_send_the_rows_of_its_basis_alone(model: str, two: Ranks) -> None:
     for sent, counted in two(jobs.swept, Case(IMC(clusters_per_batch=1), model)):
         assert sent == counted > 0
+
+
+def test_parameters_that_differ_between_ranks_are_found_at_the_next_epoch(
+    two: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(two, "expected", DistributedError)
+    for rank, error in enumerate(two(jobs.diverged, Case(LMC4Conv(clusters_per_batch=1)))):
+        with pytest.raises(
+            DistributedError, match=f"same parameters on every rank .got others on rank {rank} in epoch 2"
+        ):
+            raise error
 
 
 def test_exchange_every_few_steps_sends_rows_once(two: Ranks) -> None:
