@@ -179,8 +179,8 @@ def _plain(model: Model, g: Graph, loss: Loss | None) -> tuple[dict[str, Tensor]
             with CoreRowsMode([], g.num_nodes, Pass(dropout=False)):
                 return model(x.double(), edges, edge_weight=g.edge_weight, edge_attr=g.edge_attr)
     else:
-        matrices, kinds = model.matrices(g.adj, torch.float64)
-        operators = [Aggregation.exact(matrices[k]) for k in kinds]
+        matrices, index = model.matrices(g.adj, torch.float64)
+        operators = [Aggregation.exact(matrices[number]) for number in index]
 
         def forward() -> Tensor:
             return model(g.x.to(dtype=torch.float64), operators, Pass(dropout=False))

@@ -88,13 +88,13 @@ class Batches:
         by_layers = exchange is not None and exchange.world.options.sync == "layer"
         if not core.numel() and not by_layers:
             return Layout(core, (Precomputed(0),))
-        first_layers = [problem.kinds.index(kind) + 1 for kind in range(len(problem.matrices))]
+        first_layers = [problem.matrix_index.index(number) + 1 for number in range(len(problem.matrices))]
         lay = partial(layer.layout, exchange) if exchange is not None and by_layers else self.method.layout
         layouts = [lay(problem.of_layer(l), core) for l in first_layers]
         if len(layouts) == 1:
             return layouts[0]
         # the matrices share their pattern, so halo and coefficients are the same
-        operators = tuple(layouts[kind].operators[l] for l, kind in enumerate(problem.kinds))
+        operators = tuple(layouts[number].operators[l] for l, number in enumerate(problem.matrix_index))
         return replace(layouts[0], operators=operators)
 
     def assemble(

@@ -41,7 +41,7 @@ class Problem:
         aggregated: P X is constant and was computed once, in the place of the first aggregation.
         cut: where the state of a layer lies.
         matrices: the matrices that layers aggregate with, all of one pattern; ``blocks`` cuts out of one of them.
-        kinds: which of them each layer reads.
+        matrix_index: which of them each layer reads, by its number among them.
         features: the tier of X.
         loss: the loss of a row; None: cross entropy of classes, or binary cross entropy of labels.
         exchange: in a distributed run, the way to other ranks; the graph is then that of this rank, mirrors last.
@@ -55,7 +55,7 @@ class Problem:
     aggregated: bool
     cut: Cut
     matrices: tuple[Extractor, ...]
-    kinds: tuple[int, ...]
+    matrix_index: tuple[int, ...]
     features: str = "device"
     loss: Loss | None = None
     exchange: Exchange | None = None
@@ -91,7 +91,7 @@ class Problem:
         on_host, files = placement.structure != "device", placement.structure_files()
         graph, table = permuted(graph, order, tier, device, files)
         graph = _without_nan(graph.to(device, features=False, structure=not on_host))
-        found, kinds = _matrices(graph, model, parameters, exchange, on_host)
+        found, index = _matrices(graph, model, parameters, exchange, on_host)
         placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table
         if aggregated or model.encodes_aggregates:
@@ -101,7 +101,7 @@ class Problem:
         if rows != parameters:
             placed = _placed([matrix.to(dtype=rows) for matrix in found], device, on_host)
         matrices = tuple(Extractor(matrix) for matrix in placed)
-        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, kinds, tier.name, loss, exchange)
+        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, index, tier.name, loss, exchange)
 
     @cached_property
     def kind(self) -> Layered:
@@ -125,16 +125,16 @@ class Problem:
 
     def of_layer(self, l: int) -> Problem:
         """The same with the matrix of layer l as P."""
-        matrix = self.matrices[self.kinds[l - 1]]
+        matrix = self.matrices[self.matrix_index[l - 1]]
         return self if self.blocks is matrix else replace(self, blocks=matrix)
 
     def renormalise(self, block: CSR) -> CSR:
         """P on the subgraph that ``block``, cut out of P, is the pattern of, as if there were nothing else."""
-        l, adj = self.kinds.index(self.matrices.index(self.blocks)) + 1, self.graph.adj
+        l, adj = self.matrix_index.index(self.matrices.index(self.blocks)) + 1, self.graph.adj
         if adj.symmetric and block.edge_data is None:
             return self.model.renormalise(block, l)
-        found, kinds = self.model.matrices(adjacency_of(block, adj), block.dtype)
-        return found[kinds[l - 1]]
+        found, index = self.model.matrices(adjacency_of(block, adj), block.dtype)
+        return found[index[l - 1]]
 
     @property
     def P(self) -> CSR:
@@ -254,8 +254,8 @@ def _matrices(
     """The matrices that the layers of the model read, normalised on the whole graph, and which of them each reads."""
     if exchange is None:
         return model.matrices(graph.adj, dtype)
-    found, kinds = local_matrices(model, exchange, dtype)
-    return found if on_host else [matrix.to(graph.device) for matrix in found], kinds
+    found, index = local_matrices(model, exchange, dtype)
+    return found if on_host else [matrix.to(graph.device) for matrix in found], index
 
 
 def _placed(matrices: list[CSR], device: torch.device, on_host: bool) -> list[CSR]:

@@ -244,8 +244,8 @@ def operators_of(
         raise ConfigError(f"expected {why} for {type(model).__name__} (got edge_weight): use lmc.wrap for others")
     # with directed=True an undirected graph is the special case that it is in PyG
     adj = checked_edges(P, x.shape[0], directed=True, edge_weight=weight)
-    matrices, kinds = model.matrices(adj, next(model.parameters()).dtype)
-    return [Aggregation.exact(matrices[kind]) for kind in kinds], p
+    matrices, index = model.matrices(adj, next(model.parameters()).dtype)
+    return [Aggregation.exact(matrices[number]) for number in index], p
 
 
 def _plain_arguments(cls: type, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object] | None:

@@ -193,14 +193,14 @@ class WrappedNetwork(Model):
         """The distinct matrices that the convolutions compute from the edges of the whole graph, and which of them each
         layer reads."""
         found: list[CSR] = []
-        kinds = []
+        index = []
         for layer in self._layer_edges(adj):
             P = matrix_of(adj, layer, dtype)
             same = [k for k, other in enumerate(found) if same_entries(P, other)]
             if not same:
                 found.append(marked_symmetric(P))
-            kinds.append(same[0] if same else len(found) - 1)
-        return found, tuple(kinds)
+            index.append(same[0] if same else len(found) - 1)
+        return found, tuple(index)
 
     def renormalise(self, block: CSR, l: int) -> CSR:
         """The matrix of layer l on the subgraph that ``block`` is the pattern of."""

@@ -23,9 +23,9 @@ def local_matrices(model: Model, exchange: Exchange, dtype: torch.dtype) -> tupl
     n, weights = shard.num_local, shard.graph.edge_weight
     if model.owns_forward:
         check_weights(model, shard.graph.adj)
-        found, kinds = model.matrices(with_edges_of_mirrors(exchange).to(exchange.device), dtype)
+        found, index = model.matrices(with_edges_of_mirrors(exchange).to(exchange.device), dtype)
     else:
-        found, kinds = model.matrices(shard.completed(), dtype)
+        found, index = model.matrices(shard.completed(), dtype)
 
     def cut(matrix: CSR) -> CSR:
         rows = matrix.leading(n)
@@ -35,7 +35,7 @@ def local_matrices(model: Model, exchange: Exchange, dtype: torch.dtype) -> tupl
             data = None if weights is None or data is None else data.to(weights.dtype)
         return CSR(inside.indptr, inside.indices, inside.values, n, matrix.symmetric, edge_data=data)
 
-    return [cut(matrix) for matrix in found], kinds
+    return [cut(matrix) for matrix in found], index
 
 
 def with_edges_of_mirrors(exchange: Exchange) -> CSR:
@@ -79,8 +79,8 @@ def check_weights(model: Model, adj: CSR) -> None:
     known = whole.filtered((rows < ends) | ((cols < ends) & adj.symmetric))
     computed = []
     for graph in (whole, replace(known, symmetric=adj.symmetric, _cache={})):
-        found, kinds = model.matrices(graph.to(device), torch.float64)
-        between = [(P := found[kind].leading(ends)).filtered(P.indices < ends) for kind in kinds]
+        found, index = model.matrices(graph.to(device), torch.float64)
+        between = [(P := found[number].leading(ends)).filtered(P.indices < ends) for number in index]
         parts = [part for P in between for part in (P.data, P.edge_data) if part is not None]
         computed.append(torch.cat([part.flatten().double() for part in parts]))
     if not torch.allclose(computed[0], computed[1], rtol=1e-4, atol=1e-6):

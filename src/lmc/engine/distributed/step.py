@@ -161,7 +161,7 @@ class StepSync:
                 stored = self._run.tables[rows][l].pull(mirrors)
                 change = found[rows, l].to(self._run.problem.accumulate_dtype) - stored
                 # sums += P change, for owned rows that read the mirrors whose rows have changed
-                readers, P = self._readers(rank, parts[rank], self._problem.kinds[l - 1], transposed)
+                readers, P = self._readers(rank, parts[rank], self._problem.matrix_index[l - 1], transposed)
                 self._run.tables[sums][l].add(readers, spmm(P, change))
             for (name, l), values in found.items():
                 self._run.tables[name][l].push(mirrors, values)
@@ -237,9 +237,9 @@ class StepSync:
                 found[rank, part] = halo[(halo >= start) & (halo < start + count)] - start
         return found
 
-    def _block(self, rank: int, parts: tuple[int, ...], kind: int, transposed: bool) -> tuple[Tensor, CSR]:
+    def _block(self, rank: int, parts: tuple[int, ...], matrix: int, transposed: bool) -> tuple[Tensor, CSR]:
         """The owned rows that read the mirrors of these parts, and the block of P, or of P^T, between the two."""
-        problem = self._problem.of_layer(self._problem.kinds.index(kind) + 1)
+        problem = self._problem.of_layer(self._problem.matrix_index.index(matrix) + 1)
         blocks, back = problem.blocks, problem.transposed
         blocks, back = (back, blocks) if transposed else (blocks, back)
         mirrors = self.exchange.mirrors_of[rank][self._chosen(False, False, rank, parts)]
