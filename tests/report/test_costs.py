@@ -24,6 +24,15 @@ def test_a_bar_for_every_value_and_a_mark_for_every_prediction(tmp_path: Path) -
     assert (tmp_path / "rows.png").stat().st_size > 10_000
 
 
+def test_a_legend_leaves_the_title_of_its_panel_free() -> None:
+    panels = [Panel("a title that is as wide as its panel " * 2, [1.0], [2.0], "a legend"), Panel("MB", [1.0])]
+    figure = rows_figure(["a"], ["gas"], panels, "a title")
+    figure.draw_without_rendering()
+    legend, title = figure.axes[0].get_legend(), figure.axes[0]._left_title
+    assert legend is not None
+    assert not legend.get_window_extent().overlaps(title.get_window_extent())
+
+
 def test_growth_is_drawn_on_logarithmic_axes_with_lines_of_slope_one(tmp_path: Path) -> None:
     curve = [(1.0, 2.0), (4.0, 8.0), (16.0, 32.0)]
     panels = [

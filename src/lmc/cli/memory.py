@@ -76,7 +76,7 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
             return Panel(title, found[0], found[1], "predicted")
 
         panels = [panel("peak of a step, MB", "step"), panel("between steps on the device, MB", "lives")]
-        title = f"{self.saved()['graph']}, {self.saved()['device']}"
+        title = f"Memory on {self.saved()['graph']}: {self.saved()['device']}"
         return rows_figure([_name(r) for r in records], [r.method for r in records], panels, title)
 
 

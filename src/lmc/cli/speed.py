@@ -134,9 +134,9 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
         rows, saved = speed_rows(records), self.saved()
         copied, products = [row.of_copy for row in rows], [row.product_of_copy for row in rows]
         panels = [
-            Panel("milliseconds an epoch", [row.record.ms for row in rows], log=True),
+            Panel("milliseconds per epoch", [row.record.ms for row in rows], log=True),
             Panel(
-                "bytes a second over those of a copy",
+                "bytes per second, divided by those of a copy",
                 copied,
                 products,
                 "the sparse product alone",
@@ -144,8 +144,9 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
                 numbers=False,
             ),
         ]
-        names = [f"{row.record.model} {row.record.config}, {row.record.line}" for row in rows]
-        title = f"{saved['graph']}, {saved['device']}"
+        named = len({row.record.model for row in rows}) > 1
+        names = [f"{row.record.model} " * named + f"{row.record.config}, {row.record.line}" for row in rows]
+        title = f"One training epoch on {saved['graph']}: {saved['device']}"
         return rows_figure(names, [row.record.method for row in rows], panels, title)
 
 

@@ -60,8 +60,10 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
     looks = looks_of(list(dict.fromkeys(labels)))
     figure = new_figure(2.6 + 4.2 * len(panels), 1.5 + 0.24 * len(names), title)
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    pad = 22 if any(panel.marked for panel in panels) else 6  # the legend stands between title and panel
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_bars(axes, panel, [looks[label].colour for label in labels])
+        axes.set_title(panel.title + ", logarithmic" * panel.log, loc="left", fontsize=10.5, pad=pad)
     words = [name.replace(label, looks[label].name) for name, label in zip(names, labels, strict=True)]
     all_axes[0].set_yticks(range(len(names)), words, fontsize=8.5)
     all_axes[0].set_ylim(len(names) - 0.4, -0.6)
@@ -81,12 +83,12 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
         axes.plot([value], [i], **_DIAMOND)
     if panel.marked:
         diamond = Line2D([], [], **_DIAMOND)
-        axes.legend([diamond], [panel.marked], loc="lower right", bbox_to_anchor=(1, 1), fontsize=8.5, frameon=False)
+        place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0, "borderpad": 0.3}
+        axes.legend([diamond], [panel.marked], fontsize=8.5, frameon=False, **place)
     if panel.limit is not None:
         axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if known:
         axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
-    axes.set_title(panel.title + ", logarithmic" * panel.log, loc="left", fontsize=10.5)
     plain(axes, grid="x")
 
 
