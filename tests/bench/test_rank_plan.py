@@ -66,7 +66,7 @@ def test_rows_of_mirrors_count_and_steps_exchange_what_the_ratios_say() -> None:
     assert half.places["histories"][0] == whole.places["histories"][0] / 2
     assert half.sent == whole.sent / 2
     swept = plan_rank(SIZE, MODEL, IMC(basis="T"), 4, 50, RATIOS, LARGE)
-    assert swept.sent == 50 * 0.5 * (8 + 8 + 8 + 8) * 4, "Q of two layers and two states, once an epoch"
+    assert swept.sent == 50 * 0.5 * (8 + 8) * 4, "Q of two layers, once an epoch"
 
 
 def test_what_does_not_fit_leaves_the_gpu_in_order() -> None:

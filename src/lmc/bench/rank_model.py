@@ -120,11 +120,8 @@ class RowBytes:
         numbers = sum(name in run.numbers for name in traits.row_numbers)
         rows = [table.data() for name in names for table in tables[name].values()]
         fetched = [table.data() for name in sums & tables.keys() for table in tables[name].values()]
-        swept: list[int] = []
-        if traits.sweeps:  # the rows that a layer sums, and the states between two layers
-            Q, size = tables["Q"], run.problem.dtype.itemsize
-            swept = [table.data()[0].nbytes for table in Q.values()]
-            swept += [size * width for width in run.problem.model.widths[: max(Q, default=1) - 1]]
+        # the rows that a layer sums; states whose sums are known are not sent
+        swept = [table.data()[0].nbytes for table in tables["Q"].values()] if traits.sweeps else []
         return cls(_message(rows, numbers), _message(fetched), tuple(swept))
 
 
