@@ -212,7 +212,7 @@ class StepSync:
     def _fetch_lists(self) -> tuple[Positions, Positions]:
         """Positions of the mirrors that each of this rank's parts reads, and what other ranks' parts read here."""
         mine = self.schedule.parts[self.world.rank]
-        wanted = self._mirrors_read(mine)
+        wanted = _mirrors_read(self._run, self.exchange, mine)
         rows = [[wanted[r, p].numel() for p in mine] for r in range(self.world.ranks)]
         sizes = torch.tensor(rows, device=self.exchange.device)
         theirs = [len(parts) for parts in self.schedule.parts]
@@ -226,17 +226,6 @@ class StepSync:
         keys = [(rank, part) for rank, parts in enumerate(self.schedule.parts) for part in parts]
         return dict(zip(keys, lists, strict=True)), wanted
 
-    def _mirrors_read(self, parts: Sequence[int]) -> Positions:
-        """Positions of the mirrors that each of these parts of this rank reads."""
-        exchange, offsets, counts = self.exchange, self._run.clusters.offsets, self.exchange.all.receive_counts
-        firsts = [exchange.shard.num_owned + sum(counts[:rank]) for rank in range(self.world.ranks)]
-        found: Positions = {}
-        for part, first, last in zip(parts, offsets[:-1], offsets[1:], strict=True):
-            halo = self._run.problem.halo(torch.arange(first, last, device=exchange.device))
-            for rank, (start, count) in enumerate(zip(firsts, counts, strict=True)):
-                found[rank, part] = halo[(halo >= start) & (halo < start + count)] - start
-        return found
-
     def _block(self, rank: int, parts: tuple[int, ...], matrix: int, transposed: bool) -> tuple[Tensor, CSR]:
         """The owned rows that read the mirrors of these parts, and the block of P, or of P^T, between the two."""
         problem = self._problem.of_layer(self._problem.matrix_index.index(matrix) + 1)
@@ -246,6 +235,18 @@ class StepSync:
         readers = back.halo(mirrors)
         readers = readers[readers < self.exchange.shard.num_owned]
         return readers, blocks.block(readers, mirrors)
+
+
+def _mirrors_read(run: Run, exchange: Exchange, parts: Sequence[int]) -> Positions:
+    """Positions of the mirrors that each of these parts of this rank reads."""
+    offsets, counts = run.clusters.offsets, exchange.all.receive_counts
+    firsts = [exchange.shard.num_owned + sum(counts[:rank]) for rank in range(len(counts))]
+    found: Positions = {}
+    for part, first, last in zip(parts, offsets[:-1], offsets[1:], strict=True):
+        halo = run.problem.halo(torch.arange(first, last, device=exchange.device))
+        for rank, (start, count) in enumerate(zip(firsts, counts, strict=True)):
+            found[rank, part] = halo[(halo >= start) & (halo < start + count)] - start
+    return found
 
 
 class MemoryTable(DeviceTable):
