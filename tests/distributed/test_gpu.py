@@ -31,4 +31,4 @@ def trains() -> None:
 @pytest.mark.gpu
 def test_one_rank_on_a_gpu_trains_as_one_process(tmp_path: Path) -> None:
     codes, outputs = launch(1, tmp_path, trains)
-    assert codes == [0], outputs
+    assert codes == [0], "".join(outputs)

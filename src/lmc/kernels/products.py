@@ -1,14 +1,9 @@
-"""Dense products for results that are approximations anyway, on a GPU rounded to 11 bits on the way in; and inverses of
-triangular matrices."""
+"""Dense products for results that are approximations anyway: on a GPU they are rounded to 11 bits on the way in."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
-
-SMALL = 32
-"""Rows of the diagonal blocks that a triangular matrix is divided into."""
 
 
 def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None) -> Tensor:
@@ -32,30 +27,3 @@ def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None) -> Tensor:
 
 def _mm(a: Tensor, b: Tensor, minus_from: Tensor | None) -> Tensor:
     return a @ b if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
-
-
-def lower_inverse(L: Tensor) -> Tensor:
-    """L^-1 of lower triangular matrices [k, r, r].
-
-    The diagonal blocks are inverted together, then pairs of blocks are joined until one is left. Torch would solve with
-    one matrix after the other.
-    """
-    k, r, size, s = L.shape[0], L.shape[1], SMALL, SMALL
-    while size < r:
-        size *= 2
-    L = pad(L, (0, size - r, 0, size - r))
-    L.diagonal(dim1=1, dim2=2)[:, r:] = 1
-    found = _diagonal(L.view(k, -1, s, size // s, s), 1, 3)
-    found = torch.linalg.solve_triangular(found, torch.eye(s, dtype=L.dtype, device=L.device), upper=False)
-    while s < size:
-        a, c = found[:, ::2], found[:, 1::2]
-        below = _diagonal(L.view(k, -1, 2, s, size // (2 * s), 2, s)[:, :, 1, :, :, 0], 1, 3)
-        left = torch.cat([a, -c @ (below @ a)], -2)
-        found = torch.cat([left, pad(c, (0, 0, s, 0))], -1)
-        s *= 2
-    return found[:, 0, :r, :r]
-
-
-def _diagonal(blocks: Tensor, row: int, column: int) -> Tensor:
-    """The diagonal blocks of a matrix of blocks, [k, blocks, s, s]."""
-    return blocks.diagonal(dim1=row, dim2=column).movedim(-1, 1)

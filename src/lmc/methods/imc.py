@@ -36,7 +36,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
-from lmc.kernels.products import coarse_mm, lower_inverse
+from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import (
     ExactPasses,
@@ -193,15 +193,16 @@ def unexplained(explained: Tensor) -> Tensor:
 def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> Tensor:
     """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r].
 
-    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. All is computed in float64, since
-    the condition of D G D is about r / ridge.
+    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
+    float64, since the condition of D G D is about r / ridge.
     """
     d = scale.double()
     G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
     diagonal += (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
-    half = lower_inverse(torch.linalg.cholesky_ex(G).L) * d.unsqueeze(-2)  # L^-1 D
-    return (half.mT @ half).to(grams.dtype)
+    L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
+    half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
+    return half.mT @ half
 
 
 @dataclass(frozen=True)
