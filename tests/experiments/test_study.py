@@ -80,6 +80,7 @@ def test_the_grid_is_trained_once_and_its_table_is_that_of_the_lines(invoke: Inv
     assert (tmp_path / "g" / "grid.jsonl").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_stopped_grid_goes_on(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "g" / "grid.jsonl"
     code, said = invoke(*GRID, "--seeds", "1", "--limit", "1e-9")

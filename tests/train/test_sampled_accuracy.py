@@ -113,6 +113,7 @@ EPOCHS = {"vrgcn": 30, "fastgcn": 30, "graphsaint-walk": 40, "sign": 15, "droped
 """Epochs, chosen by the steps of an epoch and the variance of the method; 20 where batches grow from seeds, else 40."""
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name not in SLOWER])
 def test_one_seed_on_photo(data_dir: Path, name: str) -> None:
