@@ -33,7 +33,7 @@ EXCEPTIONS = {"methods/protocol.py": {"engine"}}
 """``Method.bind`` is the one call from a method into the engine."""
 DRAWS_FROM_RECORDS = "report"
 PLUG_IN, PLUG_IN_IMPORTS, PLUG_IN_IS_IMPORTED_BY = "pyg", {"models", "graph", "kernels", "errors"}, "testing"
-"""The plug-in stands beside the order: only one room, and the front of the package, may import it."""
+"""The plug-in is not in the order: only one room, and the front of the package, may import it."""
 
 
 def allowed() -> dict[str, set[str]]:

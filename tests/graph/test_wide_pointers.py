@@ -1,6 +1,6 @@
 """Matrices with 2^31 entries or more have 64-bit row pointers, and nothing else about them differs.
 
-A smaller limit stands for 2^31 where whole runs are compared. One test reads entries beyond 2^31 of sparse files.
+A smaller limit replaces 2^31 where whole runs are compared. One test reads entries beyond 2^31 of sparse files.
 """
 
 from __future__ import annotations

@@ -223,9 +223,7 @@ class Passes:
     def inside(self, l: int, slot: int) -> CSR:
         batch = None if self._source is None else self._source.kept_batch(slot)
         if batch is None:
-            core = self._clusters.cores(self.problem.device)[slot]
-            index = torch.arange(core.start, core.stop, device=self.problem.device) if isinstance(core, slice) else core
-            return self.problem.of_layer(l).blocks.induced(index)
+            return self.problem.of_layer(l).blocks.induced(row_numbers(self.problem, self.cores[slot]))
         operator = batch.operators[l - 1]
         assert isinstance(operator, Aggregation)
         return operator.forward

@@ -1,15 +1,15 @@
 """Blocks with room for more rows and entries than they have, so that all blocks of a kind have the same size.
 
-The number n of no node stands for a row of padding: the matrix has an empty row n. The entries that a block does not
-need are zeros in column 0, and belong to its rows of padding, over which they are spread evenly, since one long row
-would be slow. No entry reads a row of padding.
+The number n, which is that of no node, marks a row of padding: the matrix has an empty row n. The entries that a block
+does not need are zeros in column 0, and belong to its rows of padding, over which they are spread evenly, since one
+long row would be slow. No entry reads a row of padding.
 
 On a GPU nothing here needs a number on the host, so that a sequence of cuts can be recorded as a CUDA graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -37,31 +37,29 @@ class Room:
 
     def of(self, rows: int, columns: int) -> int:
         """The entries of a block of this many rows and columns."""
-        kinds = {self.core: ("core",), self.halo: ("halo",), self.core + self.halo: ("core", "halo")}
-        return sum(self.entries[a, b] for a in kinds[rows] for b in kinds[columns] if (a, b) in self.entries)
+        # without a halo, all rows are core rows
+        kinds = {self.core + self.halo: ("core", "halo"), self.halo: ("halo",), self.core: ("core",)}
+        return sum(self.entries[a, b] for a in kinds[rows] for b in kinds[columns])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PaddedBlock(CSR):
     """A block of fixed size. What is made of its entries is cut anew, since their number is not known on the host."""
 
-    source: PaddedExtractor | None = None
-    rows: Tensor = field(default_factory=lambda: torch.empty(0))
-    cols: Tensor = field(default_factory=lambda: torch.empty(0))
+    source: PaddedExtractor
+    rows: Tensor
+    cols: Tensor
 
     @cached
     def t(self) -> CSR:
-        assert self.source is not None
         return self if self.symmetric else self.source.transposed.block(self.cols, self.rows)
 
     @cached
     def leading(self, rows: int) -> CSR:
-        assert self.source is not None
         return self if rows == self.num_rows else self.source.block(self.rows[:rows], self.cols)
 
     @cached
     def columns(self, split: int) -> tuple[CSR, CSR]:
-        assert self.source is not None
         left, right = self.cols[:split], self.cols[split:]
         return self.source.block(self.rows, left), self.source.block(self.rows, right)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lmc.kernels.availability import tl, triton
-from lmc.kernels.dropout import BLOCK, seed_of
+from lmc.kernels.dropout import BLOCK, adjoint_arguments, seed_of
 
 ROWS = 16
 """Rows that a program adds up at a time."""
@@ -23,18 +23,7 @@ PROGRAMS = 256
 """Programs that share the rows of a group in a sum."""
 
 if triton is not None:
-
-    @triton.jit
-    def _adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T: tl.constexpr, H: tl.constexpr, TYPE: tl.constexpr):  # type: ignore[no-untyped-def]
-        # an element that was dropped or cut off is zero
-        g = tl.zeros(at.shape, dtype=TYPE)
-        if T:
-            kept = tl.load(t_ptr + at, mask=mask, other=0.0) > 0
-            g += tl.where(kept, tl.load(gt_ptr + at, mask=mask, other=0.0).to(TYPE) * scale, 0.0)
-        if H:
-            kept = tl.load(h_ptr + at, mask=mask, other=0.0) > 0
-            g += tl.where(kept, tl.load(gh_ptr + at, mask=mask, other=0.0).to(TYPE), 0.0)
-        return g
+    from lmc.kernels.dropout import relu_dropout_adjoint
 
     @triton.jit(do_not_specialize=["n", "c"])
     def _moments(s_ptr, out_ptr, n, c, D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -97,7 +86,7 @@ if triton is not None:
             row = start + tl.arange(0, ROWS).to(tl.int64)
             mask, at = (row < end)[:, None] & (k < D)[None, :], row[:, None] * D + k[None, :]
             x = (tl.load(s_ptr + at, mask=mask, other=0.0).to(TYPE) - mean[None, :]) * inverse[None, :]
-            g = _adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+            g = relu_dropout_adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
             total += tl.sum(g, 0)
             along += tl.sum(g * x, 0)
         out = out_ptr + (group * tl.num_programs(0) + tl.program_id(0)) * 2 * D + k
@@ -114,7 +103,7 @@ if triton is not None:
         term, means = terms_ptr + group * 4 * D + column, means_ptr + group * 2 * D + column
         inverse = tl.load(term + D, mask=mask, other=0.0)
         x = (tl.load(s_ptr + at, mask=mask, other=0.0).to(TYPE) - tl.load(term, mask=mask, other=0.0)) * inverse
-        g = _adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+        g = relu_dropout_adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
         g -= tl.load(means, mask=mask, other=0.0) + x * tl.load(means + D, mask=mask, other=0.0)
         tl.store(ds_ptr + at, g * inverse * tl.load(term + 2 * D, mask=mask, other=0.0), mask=mask)
 
@@ -184,11 +173,8 @@ class _NormReluDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         s, terms, h, t = ctx.saved_tensors
-        gh, gt = (None if g is None else g.contiguous() for g in grads)
         c, (n, d), sizes = ctx.num_core, s.shape, _sizes(s)
-        # the kernels need a pointer also for what they do not read
-        given = h if gt is None else gt, h if t is None else t, h if gh is None else gh, h
-        which = {"T": gt is not None, "H": gh is not None}
+        given, which = adjoint_arguments(h, t, *grads)
         programs = min(PROGRAMS, triton.cdiv(max(c, n - c), ROWS))
         sums = terms.new_empty(len(ctx.constant), programs, 2, d)
         _sums[(programs, len(ctx.constant))](s, terms, *given, sums, n, c, ctx.scale, **which, **sizes)

@@ -57,19 +57,27 @@ if triton is not None:
         _relu_drop_block(s_ptr, h_ptr, t_ptr, at + 2 * BLOCK, n, c, p, scale)
         _relu_drop_block(s_ptr, h_ptr, t_ptr, at + 3 * BLOCK, n, d, p, scale)
 
+    @triton.jit
+    def relu_dropout_adjoint(  # type: ignore[no-untyped-def]
+        at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T: tl.constexpr, H: tl.constexpr, TYPE: tl.constexpr
+    ):
+        # an element that was dropped or cut off is zero
+        g = tl.zeros(at.shape, dtype=TYPE)
+        if T:
+            kept = tl.load(t_ptr + at, mask=mask, other=0.0) > 0
+            g += tl.where(kept, tl.load(gt_ptr + at, mask=mask, other=0.0).to(TYPE) * scale, 0.0)
+        if H:
+            kept = tl.load(h_ptr + at, mask=mask, other=0.0) > 0
+            g += tl.where(kept, tl.load(gh_ptr + at, mask=mask, other=0.0).to(TYPE), 0.0)
+        return g
+
     @triton.jit(do_not_specialize=["n"])
     def _relu_drop_back(  # type: ignore[no-untyped-def]
         gt_ptr, t_ptr, gh_ptr, h_ptr, gs_ptr, n, scale, T: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr
     ):
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < n
-        if T:
-            g = tl.where(tl.load(t_ptr + at, mask=inside) > 0, tl.load(gt_ptr + at, mask=inside) * scale, 0.0)
-            if H:
-                g += tl.where(tl.load(h_ptr + at, mask=inside) > 0, tl.load(gh_ptr + at, mask=inside), 0.0)
-        else:
-            g = tl.where(tl.load(h_ptr + at, mask=inside) > 0, tl.load(gh_ptr + at, mask=inside), 0.0)
-        tl.store(gs_ptr + at, g, mask=inside)
+        g = relu_dropout_adjoint(at, at < n, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, gs_ptr.dtype.element_ty)
+        tl.store(gs_ptr + at, g, mask=at < n)
 
 
 def dropout(x: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
@@ -143,17 +151,21 @@ class _FusedReluDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
         h, t = ctx.saved_tensors
-        gh, gt = (None if g is None else g.contiguous() for g in grads)
-        if gh is None and gt is None:
+        if not any(g is not None for g in grads):
             return None, None, None
         gs = torch.empty_like(h)
-        grid = (triton.cdiv(h.numel(), BLOCK),)
-        # the kernel needs a pointer also for what it does not read
-        _relu_drop_back[grid](
-            h if gt is None else gt, t, h if gh is None else gh, h, gs, h.numel(), ctx.scale,
-            T=gt is not None, H=gh is not None, BLOCK=BLOCK,
-        )  # fmt: skip
+        given, which = adjoint_arguments(h, t, *grads)
+        _relu_drop_back[(triton.cdiv(h.numel(), BLOCK),)](*given, gs, h.numel(), ctx.scale, **which, BLOCK=BLOCK)
         return gs, None, None
+
+
+def adjoint_arguments(
+    h: Tensor, t: Tensor | None, gh: Tensor | None, gt: Tensor | None
+) -> tuple[tuple[Tensor, ...], dict[str, bool]]:
+    """The gradients of h = relu(s) and of t, which is h after dropout, as ``relu_dropout_adjoint`` reads them, and
+    which of them there are; a kernel needs a pointer also for what it does not read."""
+    given = h if gt is None else gt.contiguous(), h if t is None else t, h if gh is None else gh.contiguous(), h
+    return given, {"T": gt is not None, "H": gh is not None}
 
 
 def seed_of(like: Tensor, generator: torch.Generator | None) -> Tensor:

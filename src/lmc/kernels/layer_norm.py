@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lmc.kernels.availability import tl, triton
+from lmc.kernels.dropout import adjoint_arguments
 
 ROWS = 4
 """Rows that a program holds at a time."""
@@ -22,6 +23,7 @@ MAX_WIDTH = 1024
 """Columns of the widest rows that fit into registers."""
 
 if triton is not None:
+    from lmc.kernels.dropout import relu_dropout_adjoint
 
     @triton.jit
     def _sum(a, b, c, d):  # type: ignore[no-untyped-def]
@@ -85,20 +87,6 @@ if triton is not None:
         _activate(x2, a2, m2, u2, w_ptr, b_ptr, h_ptr, t_ptr, k, d, p, scale, 2, DROP, QUARTER, TYPE)
         _activate(x3, a3, m3, u3, w_ptr, b_ptr, h_ptr, t_ptr, k, d, p, scale, 3, DROP, QUARTER, TYPE)
 
-    @triton.jit
-    def _adjoint(  # type: ignore[no-untyped-def]
-        at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T: tl.constexpr, H: tl.constexpr, TYPE: tl.constexpr
-    ):
-        # an element that was dropped or cut off is zero
-        g = tl.zeros(at.shape, dtype=TYPE)
-        if T:
-            kept = tl.load(t_ptr + at, mask=mask, other=0.0) > 0
-            g += tl.where(kept, tl.load(gt_ptr + at, mask=mask, other=0.0).to(TYPE) * scale, 0.0)
-        if H:
-            kept = tl.load(h_ptr + at, mask=mask, other=0.0) > 0
-            g += tl.where(kept, tl.load(gh_ptr + at, mask=mask, other=0.0).to(TYPE), 0.0)
-        return g
-
     @triton.jit(do_not_specialize=["n", "c"])
     def _backward(  # type: ignore[no-untyped-def]
         s_ptr, w_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, sums_ptr, n, c, d, eps, scale,
@@ -110,10 +98,10 @@ if triton is not None:
         for first in range(tl.program_id(0) * ROWS, n, tl.num_programs(0) * ROWS):
             row = tl.arange(0, ROWS).to(tl.int64) + first
             x0, x1, x2, x3, a0, a1, a2, a3, m0, m1, m2, m3, r = _standard(s_ptr, row, k, d, row < n, eps, QUARTER, TYPE)
-            g0 = _adjoint(a0, m0, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
-            g1 = _adjoint(a1, m1, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
-            g2 = _adjoint(a2, m2, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
-            g3 = _adjoint(a3, m3, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+            g0 = relu_dropout_adjoint(a0, m0, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+            g1 = relu_dropout_adjoint(a1, m1, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+            g2 = relu_dropout_adjoint(a2, m2, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+            g3 = relu_dropout_adjoint(a3, m3, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
             core = (row < c)[:, None]
             dw0 += tl.where(core, g0 * x0, 0.0)
             dw1 += tl.where(core, g1 * x1, 0.0)
@@ -179,15 +167,13 @@ class _NormReluDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         s, weight, h, t = ctx.saved_tensors
-        gh, gt = (None if g is None else g.contiguous() for g in grads)
         (n, d), ds = s.shape, torch.empty_like(s)
+        given, which = adjoint_arguments(h, t, *grads)
         programs = max(1, min(MAX_PROGRAMS, triton.cdiv(n, ROWS)))
         sums = weight.new_empty(programs, 2, d)
-        # the kernel needs a pointer also for what it does not read
         _backward[(programs,)](
-            s, weight, h if gt is None else gt, h if t is None else t, h if gh is None else gh, h, ds, sums,
-            n, ctx.num_core, d, ctx.eps, ctx.scale, T=gt is not None, H=gh is not None, **_sizes(s),
-        )  # fmt: skip
+            s, weight, *given, ds, sums, n, ctx.num_core, d, ctx.eps, ctx.scale, **which, **_sizes(s)
+        )
         dweight, dbias = sums.sum(0)
         return ds, dweight, dbias, None, None, None, None
 

@@ -140,7 +140,7 @@ def read(
     """a M[rows], t - a T[rows] and R2. With ``sum_core``, T[core] <- clean_core, and M[rows] += A afterwards.
 
     Args:
-        T, M: the rows and the sums; ``rows`` says where those of ext stand in them.
+        T, M: the rows and the sums; ``rows`` are the numbers of the rows of ext in them.
         sum_core: x -> P[ext, core] x, which makes A of clean_core - T[core]; None: nothing is kept.
     """
     a, R2 = measure(clean, T, rows, num_core, sample, drifts)

@@ -38,17 +38,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
-from lmc.methods.protocol import (
-    ExactPasses,
-    HistoryMethod,
-    Layout,
-    ProblemView,
-    Setup,
-    Step,
-    Traits,
-    Widths,
-    operators,
-)
+from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
 from lmc.models.rows import as_rows, outer
 from lmc.sampling import generator

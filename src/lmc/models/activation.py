@@ -55,12 +55,10 @@ class Activation(nn.Module):
 
     def forward(self, s: Tensor, p: Pass) -> Tensor:
         rate = self._dropout if self.training and p.dropout else 0.0
-        norm = self.norm
+        norm, core = self.norm, p.core_of(s.shape[0])
         if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
-            core = p.core_of(s.shape[0])
             h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator)
         elif isinstance(norm, BatchNorm) and norm.fuses(s, p):
-            core = p.core_of(s.shape[0])
             h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator)
         else:
             s = s if norm is None else norm(s, p)

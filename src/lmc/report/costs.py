@@ -60,7 +60,7 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
     looks = looks_of(list(dict.fromkeys(labels)))
     figure = new_figure(2.6 + 4.2 * len(panels), 1.5 + 0.24 * len(names), title)
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    pad = 22 if any(panel.marked for panel in panels) else 6  # the legend stands between title and panel
+    pad = 22 if any(panel.marked for panel in panels) else 6  # the legend is between title and panel
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_bars(axes, panel, [looks[label].colour for label in labels])
         axes.set_title(panel.title + ", logarithmic" * panel.log, loc="left", fontsize=10.5, pad=pad)
