@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import time
@@ -22,10 +23,15 @@ LIMIT = 90
 
 
 class Agent:
-    """One start of torchrun: its store outlives the ranks, which it may start several times."""
+    """One start of torchrun: its store outlives the ranks, which it may start several times.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        start: how processes are started; "spawn" gives each an interpreter of its own.
+    """
+
+    def __init__(self, folder: Path, start: str = "forkserver") -> None:
         self.folder, self.failures, self.processes = folder, 0, list[BaseProcess]()
+        self._context = START if start == "forkserver" else multiprocessing.get_context(start)
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
 
     def start(self, ranks: int, function: Callable[..., None], *arguments: Any, failures: Sequence[int] = ()) -> None:
@@ -37,7 +43,8 @@ class Agent:
         for rank in range(ranks):
             count = failures[rank] if failures else self.failures
             own = facts | {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RESTART_COUNT": count}
-            process = START.Process(target=_enter, args=(own, self.folder, rank, function, arguments), daemon=True)
+            given = own, self.folder, rank, function, arguments
+            process = self._context.Process(target=_enter, args=given, daemon=True)  # type: ignore[attr-defined]
             process.start()
             self.processes.append(process)
 
@@ -54,9 +61,11 @@ class Agent:
         return codes, [(self.folder / f"out{rank}").read_text() for rank in range(len(codes))]
 
 
-def launch(ranks: int, folder: Path, function: Callable[..., None], *arguments: Any) -> tuple[list[int], list[str]]:
+def launch(
+    ranks: int, folder: Path, function: Callable[..., None], *arguments: Any, start: str = "forkserver"
+) -> tuple[list[int], list[str]]:
     """Run a function on ranks that are started once; exit codes and outputs."""
-    agent = Agent(folder)
+    agent = Agent(folder, start)
     agent.start(ranks, function, *arguments)
     return agent.wait()
 

@@ -104,7 +104,7 @@ class World:
             reason = " ".join(str(error).split())
             raise DistributedError(
                 f"expected {what} within {self.options.timeout:g} s (got none at rank {rank_here()} in {self.where}): "
-                f"another rank failed or is too slow; see its message, or raise timeout ({reason[:160]})"
+                f"another rank failed or is too slow; see its message, or raise timeout ({reason[:300]})"
             ) from error
         if self.waits is not None:
             self.waits.append(time.perf_counter() - started)
