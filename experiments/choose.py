@@ -1,5 +1,6 @@
 """Whether the recommended method is the fastest: seconds to the full batch's accuracy over a grid of settings."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -177,24 +178,16 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
         return f"{setting}: {100 * max(r.test):.2f} % in {r.seconds[-1]:.2f} s"
 
     def tables(self, records: Sequence[ChooseRecord]) -> list[TextTable]:
-        targets = self.targets(records)
-        rows, ratios = [], []
+        targets, found = self.targets(records), []
         for (dataset, config, norm), facts in settings_of(records, self.saved()["device"]).items():
             those = [r for r in records if (r.dataset, r.norm) == (dataset, norm) and r.config in (config, WHOLE)]
             times = seconds_of(those, targets)
-            if not times:
-                continue
-            fastest, chosen = min(times, key=times.__getitem__), choose(facts)[0].traits.name
-            over = times[chosen] / times[fastest] if chosen in times else None
-            ratios.append(over)
-            each = [f"{label} {seconds:.3f}" for label, seconds in sorted(times.items(), key=lambda item: item[1])]
-            reached = f"{times[chosen]:.3f}" if chosen in times else "never"
-            rows.append(
-                [dataset, config, norm, fastest, f"{times[fastest]:.3f}", chosen, reached, ratio(over), ", ".join(each)]
-            )
-        if not rows:
+            if times:
+                cells, over = compared(times, choose(facts)[0].traits.name)
+                found.append(([dataset, config, norm, *cells], over))
+        if not found:
             return []
-        within = sum(over is not None and over <= 1.1 for over in ratios)
+        rows, within = [row for row, _ in found], sum(over <= 1.1 for _, over in found)
         headers = ["graph", "parts/clusters", "norm", "fastest", "s", "recommended", "s", "ratio", "all that arrive"]
         caption = f"{within} of {len(rows)} settings within 1.1; " + CAPTION.format(within=self.within)
         return [TextTable(headers, rows, caption, named=3)]
@@ -227,6 +220,15 @@ def seconds_of(records: Sequence[ChooseRecord], targets: Mapping[tuple[str, str,
         for label, rates in found.items()
     }
     return {label: min(means) for label, means in arrived.items() if means}
+
+
+def compared(times: Mapping[str, float], chosen: str) -> tuple[list[str], float]:
+    """The cells that compare the chosen method with the fastest one, and the ratio of their seconds."""
+    fastest = min(times, key=times.__getitem__)
+    over = times[chosen] / times[fastest] if chosen in times else math.inf
+    each = [f"{label} {seconds:.3f}" for label, seconds in sorted(times.items(), key=lambda item: item[1])]
+    reached, shown = (f"{times[chosen]:.3f}", ratio(over)) if chosen in times else ("never", "-")
+    return [fastest, f"{times[fastest]:.3f}", chosen, reached, shown, ", ".join(each)], over
 
 
 def decision_figure() -> Figure:

@@ -163,12 +163,12 @@ class Campaign:
         lines = self.items[0].lines()
         known = {pace_key(r, r.method) for r in lines if r.probe == TIME and r.epoch_ms}
         found = {}
-        for item in self.items:
-            for cell in item.timings():
-                new = [spec for spec in cell.specs if pace_key(cell, spec) not in known]
-                known |= {pace_key(cell, spec) for spec in new}
-                if new:
-                    found[replace(cell, methods=",".join(new))] = item
+        timed = [(cell, item) for item in self.items for cell in item.timings()]
+        for cell, item in timed:
+            new = [spec for spec in cell.specs if pace_key(cell, spec) not in known]
+            known |= {pace_key(cell, spec) for spec in new}
+            if new:
+                found[replace(cell, methods=",".join(new))] = item
         return found
 
     def plan(self) -> TextTable:
@@ -212,14 +212,10 @@ class Campaign:
     ) -> None:  # fmt: skip
         """Train groups until their time is over, ``at_once`` of them at the same time."""
         while not stop():
-            while waiting and workers.can_start() and len(workers.running) < (at_once or self.jobs):
-                if until - time.monotonic() < LEAST_SECONDS:
-                    say(f"{len(waiting)} groups are not begun: the time is over")
-                    waiting = {}
-                    break
-                cell = next(iter(waiting))
-                seconds = self.share(waiting, workers.running, until)
-                workers.start(Task(waiting.pop(cell), cell, seconds, until))
+            self.begin(workers, waiting, until, at_once or self.jobs)
+            if waiting and until - time.monotonic() < LEAST_SECONDS:
+                say(f"{len(waiting)} groups are not begun: the time is over")
+                waiting = {}
             outcomes = workers.finished(min(self.deadline, time.monotonic() + 1))
             for outcome in outcomes:
                 self.take(outcome, say)
@@ -229,6 +225,15 @@ class Campaign:
                 for task in workers.running:
                     say(f"{task.item.name}: {task.cell.dataset} {task.cell.model} did not end in time")
                 return
+
+    def begin(self, workers: Workers, waiting: dict[Training, Item], until: float, at_once: int) -> None:
+        """Start the first of the waiting groups where workers are free and there is time."""
+        while waiting and workers.can_start() and len(workers.running) < at_once:
+            if until - time.monotonic() < LEAST_SECONDS:
+                return
+            cell = next(iter(waiting))
+            seconds = self.share(waiting, workers.running, until)
+            workers.start(Task(waiting.pop(cell), cell, seconds, until))
 
     def share(self, waiting: dict[Training, Item], running: Sequence[Task], until: float) -> float:
         """The seconds of the first group: its part of what the workers have left."""

@@ -258,25 +258,22 @@ def read_records(path: Path, kind: type[R]) -> list[R]:
 def _checked(value: Any, hint: Any, name: str) -> Any:
     """The value of a field, as its annotation says; a missing number is NaN."""
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if value is None and types.NoneType in inner:
-        return None
     if origin in (types.UnionType, typing.Union):  # a type, or None
-        return _checked(value, inner[0], name)
-    if origin is float and value is None:
-        return math.nan
+        return None if value is None else _checked(value, inner[0], name)
     if _is_plain(value, origin):
-        return value
-    if isinstance(value, dict) and issubclass(origin, Mapping):
-        return {k: _checked(v, inner[1], f"{name}[{k!r}]") for k, v in value.items()}
-    if isinstance(value, list) and origin in (list, tuple, Sequence):
-        return [_checked(v, inner[0], f"{name}[{k}]") for k, v in enumerate(value)]
-    raise TypeError(f"{type(value).__name__} {value!r:.40} as {name}")
+        return math.nan if value is None else value
+    is_mapping = isinstance(value, dict) and issubclass(origin, Mapping)
+    if not is_mapping and not (isinstance(value, list) and origin in (list, tuple, Sequence)):
+        raise TypeError(f"{type(value).__name__} {value!r:.40} as {name}")
+    entries = value.items() if is_mapping else enumerate(value)
+    found = {k: _checked(v, inner[is_mapping], f"{name}[{k!r}]") for k, v in entries}
+    return found if is_mapping else list(found.values())
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    """Whether the value is a number, a text or a flag of this type; whole numbers are finite floats too."""
+    """Whether the value is a number, a text or a flag of this type; whole numbers, and None, are floats too."""
     if kind is float:
-        return type(value) in (float, int) and math.isfinite(value)
+        return value is None or (type(value) in (float, int) and math.isfinite(value))
     return kind in (int, str, bool) and type(value) is kind
 
 
