@@ -17,11 +17,13 @@ def make_app() -> typer.Typer:
     from experiments.grid import Grid
     from experiments.literal import Literal
     from experiments.paper.commands import make_paper_app
+    from experiments.plan import Plan, plan
     from experiments.ranks import RankCurves
     from experiments.recurrent import Recurrent
     from experiments.sampling import Sampling
     from experiments.staleness import StalenessStudy
     from experiments.theorems import Theorems
+    from lmc.cli.options import takes
     from lmc.cli.study import app_of
 
     app = app_of(
@@ -31,6 +33,7 @@ def make_app() -> typer.Typer:
     )
     app.command("estimates")(estimates)
     app.command("drawing")(draw_idea)
+    app.command("plan")(takes(Plan)(plan))
     app.add_typer(make_paper_app(PROGRAM), name="paper")
     return app
 

@@ -115,15 +115,6 @@ def shard(options: o.Shard) -> None:
 
 
 @app.command()
-@o.takes(o.Plan)
-def plan(options: o.Plan) -> None:
-    """Count what the ranks of a run on a huge graph keep, exchange and take; nothing is loaded or trained."""
-    from lmc.cli.plan import plan_command
-
-    plan_command(options)
-
-
-@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder that is searched.")] = Path("runs"),
 ) -> None:

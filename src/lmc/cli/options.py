@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _under(heading: str) -> Callable[..., Any]:
+def under(heading: str) -> Callable[..., Any]:
     """Options that the help lists under one heading."""
     return lambda help, *flag, **more: typer.Option(*flag, help=help, rich_help_panel=heading, **more)
 
 
-_data, _method, _model, _loop = _under("Data"), _under("Method"), _under("Model"), _under("Optimiser")
-_place, _run, _ranks = _under("Placement"), _under("Run"), _under("Ranks (torchrun)")
+_data, _method, _model, _loop = under("Data"), under("Method"), under("Model"), under("Optimiser")
+_place, _run, _ranks = under("Placement"), under("Run"), under("Ranks (torchrun)")
 
 DataDir = Annotated[Path | None, _data("Folder to look in first, before $LMC_DATA.")]
 Epochs = Annotated[int, _loop("Passes over the parts.")]
@@ -304,39 +304,6 @@ class Shard(Source):
         str, typer.Option(help="stream (bounded memory), or metis, kaminpar, label-propagation, random.")
     ] = "stream"
     seed: Annotated[int, typer.Option(help="Of the partition.")] = 0
-
-
-_size, _machine, _ratio = _under("Graph"), _under("Machine"), _under("Division")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What ``lmc plan`` has."""
-
-    graph: Annotated[str | None, typer.Argument(help="papers100M, or nothing where its size is given.")] = None
-    nodes: Annotated[int | None, _size("Nodes.")] = None
-    edges: Annotated[int | None, _size("Undirected edges.")] = None
-    features: Annotated[int | None, _size("Features of a node.")] = None
-    classes: Annotated[int | None, _size("Classes.")] = None
-    method: Annotated[str, _method("A method of parts and its options.")] = "cmc"
-    model: Annotated[str, _model("A model and its options.")] = "gcn:layers=3:hidden=256"
-    precision: Annotated[str, _model("Of rows and tables: float32 or bfloat16.")] = "float32"
-    ranks: Annotated[str, _ratio("Numbers of ranks, comma-separated; one GPU each.")] = "8,16,32,64"
-    core: Annotated[int, _ratio("Core rows of a step of a rank.")] = 131072
-    mirrors: Annotated[float | None, _ratio("Mirrors per owned row.", show_default="measured on --like")] = None
-    halo: Annotated[float | None, _ratio("Halo rows per core row.", show_default="measured on --like")] = None
-    like: Annotated[str, _ratio("A graph that is divided to measure mirrors and halos.")] = "arxiv-like@0.3"
-    like_parts: Annotated[str, _ratio("parts/clusters of that graph.")] = "320/40"
-    gpu_memory: Annotated[str, _machine("Of every rank.")] = "80GB"
-    host_memory: Annotated[str, _machine("Of every rank: that of a machine over its GPUs.")] = "256GB"
-    bandwidth: Annotated[str, _machine("Bytes a second into and out of a rank.")] = "25GB"
-    latency: Annotated[float, _machine("Microseconds of a message.")] = 20.0
-    host_bandwidth: Annotated[str, _machine("Bytes a second between host and GPU.")] = "25GB"
-    disk_bandwidth: Annotated[str, _machine("Bytes a second between disk and GPU.")] = "3GB"
-    rows_per_second: Annotated[
-        float, _machine("Core rows of steps a second; CMC on an H200, arxiv-like: 10 million.")
-    ] = 1e7
-    out: Annotated[Path | None, _machine("A file for the table, as markdown.")] = None
 
 
 def takes(

@@ -1,23 +1,23 @@
-"""``lmc plan``: bytes of ranks are those of the library's plans, and what does not fit goes elsewhere in order."""
+"""``python -m experiments plan``: bytes of ranks are those of the library, and what does not fit goes elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import lmc
+from experiments.rank_plan import GraphSize, Machine, Ratios, measured_ratios, placed, plan_rank, sizes_of, stand_in
 from lmc.bench.rank_model import Network
-from lmc.bench.rank_plan import GraphSize, Machine, Ratios, measured_ratios, placed, plan_rank, sizes_of, stand_in
-from lmc.cli import app
 from lmc.diagnostics.plan import Division, plan
 from lmc.methods import CMC, IMC, LMC4Conv
 from lmc.models import GCN
 from lmc.stores import Placement
 
+Invoke = Callable[..., tuple[int, str]]
 SIZE = GraphSize(nodes=1000, edges=5000, features=16, classes=3)
 RATIOS = Ratios(mirrors=0.5, fetched=0.4, halo=1.5, core_edges=0.6, cross_edges=0.4, halo_edges=0.8)
 LARGE = Machine(1e12, 1e12, Network(bandwidth=1e6, latency=1e-3), 1e6, 1e5, rows_per_second=1e4)
@@ -26,11 +26,6 @@ COMMAND = (
     "plan", "--nodes", "20000", "--edges", "90000", "--features", "16", "--classes", "4", "--like", "tiny-like@0.3",
     "--like-parts", "8/2", "--ranks", "2,4", "--core", "2000", "--model", "gcn:hidden=8:layers=2",
 )  # fmt: skip
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-    return result.exit_code, " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("method", [CMC(4, 1), IMC(4, 1)])
@@ -107,7 +102,7 @@ def test_a_stand_in_holds_no_memory() -> None:
     assert graph.x.device.type == "meta"
 
 
-def test_the_command_prints_and_writes_the_table(tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_the_table(invoke: Invoke, tmp_path: Path) -> None:
     code, said = invoke(*COMMAND, "--out", str(tmp_path / "plan.md"))
     assert code == 0, said
     assert "mirrors and halo measured on tiny-like@0.3 in 8/2 parts" in said
@@ -128,7 +123,7 @@ def test_the_command_prints_and_writes_the_table(tmp_path: Path) -> None:
         ((*COMMAND, "--halo", "-1"), "expected positive numbers for --halo"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], message: str) -> None:
+def test_options_that_do_not_fit_are_refused(invoke: Invoke, arguments: tuple[str, ...], message: str) -> None:
     code, said = invoke(*arguments)
     assert code == 2
     assert message in said

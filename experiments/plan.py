@@ -1,15 +1,19 @@
-"""``lmc plan``: bytes, traffic and time of the ranks of a run on a graph that is not here."""
+"""``python -m experiments plan``: bytes, traffic and time of the ranks of a run on a graph that is not here."""
 
-from __future__ import annotations
-
+# Annotations are not postponed in this file: the fields become command-line options, and typer reads their types.
 import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 import lmc.data
+from experiments.rank_plan import GRAPHS, GraphSize, Machine, RankPlan, Ratios, measured_ratios, plan_rank, stand_in
 from lmc.bench.rank_model import Network
-from lmc.bench.rank_plan import GRAPHS, GraphSize, Machine, RankPlan, Ratios, measured_ratios, plan_rank, stand_in
 from lmc.cli.console import TextTable, console, facts, milliseconds, number, seconds, size
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, positive
-from lmc.cli.options import Plan
+from lmc.cli.options import under
 from lmc.cli.spec import parse_method, parse_model
 from lmc.cli.train import parse_memory
 from lmc.errors import ConfigError
@@ -18,10 +22,41 @@ from lmc.methods import BackwardSGD, ClusterMethod
 from lmc.partition import partition
 
 KEPT = ("features", "histories", "structure", "batches", "rows in transfer", "step and parameters", "features as given")
+_size, _machine, _ratio, _trained = map(under, ("Graph", "Machine", "Division", "Method and model"))
 
 
-def plan_command(options: Plan) -> None:
-    """Print the table, one column for each number of ranks."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The options."""
+
+    graph: Annotated[str | None, typer.Argument(help="papers100M, or nothing where its size is given.")] = None
+    nodes: Annotated[int | None, _size("Nodes.")] = None
+    edges: Annotated[int | None, _size("Undirected edges.")] = None
+    features: Annotated[int | None, _size("Features of a node.")] = None
+    classes: Annotated[int | None, _size("Classes.")] = None
+    method: Annotated[str, _trained("A method of parts and its options.")] = "cmc"
+    model: Annotated[str, _trained("A model and its options.")] = "gcn:layers=3:hidden=256"
+    precision: Annotated[str, _trained("Of rows and tables: float32 or bfloat16.")] = "float32"
+    ranks: Annotated[str, _ratio("Numbers of ranks, comma-separated; one GPU each.")] = "8,16,32,64"
+    core: Annotated[int, _ratio("Core rows of a step of a rank.")] = 131072
+    mirrors: Annotated[float | None, _ratio("Mirrors per owned row.", show_default="measured on --like")] = None
+    halo: Annotated[float | None, _ratio("Halo rows per core row.", show_default="measured on --like")] = None
+    like: Annotated[str, _ratio("A graph that is divided to measure mirrors and halos.")] = "arxiv-like@0.3"
+    like_parts: Annotated[str, _ratio("parts/clusters of that graph.")] = "320/40"
+    gpu_memory: Annotated[str, _machine("Of every rank.")] = "80GB"
+    host_memory: Annotated[str, _machine("Of every rank: that of a machine over its GPUs.")] = "256GB"
+    bandwidth: Annotated[str, _machine("Bytes a second into and out of a rank.")] = "25GB"
+    latency: Annotated[float, _machine("Microseconds of a message.")] = 20.0
+    host_bandwidth: Annotated[str, _machine("Bytes a second between host and GPU.")] = "25GB"
+    disk_bandwidth: Annotated[str, _machine("Bytes a second between disk and GPU.")] = "3GB"
+    rows_per_second: Annotated[
+        float, _machine("Core rows of steps a second; CMC on an H200, arxiv-like: 10 million.")
+    ] = 1e7
+    out: Annotated[Path | None, _machine("A file for the table, as markdown.")] = None
+
+
+def plan(options: Plan) -> None:
+    """Count what the ranks of a run on a huge graph keep, exchange and take; nothing is loaded or trained."""
     out = console()
     graph_size, machine, method = size_of(options), machine_of(options), method_of(options)
     model = parse_model(options.model, stand_in(graph_size, 1, 0), seed=0)
