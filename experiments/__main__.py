@@ -10,6 +10,7 @@ PROGRAM = "python -m experiments"
 def make_app() -> typer.Typer:
     """The commands, by the names of the studies."""
     from experiments.accuracy import Accuracy
+    from experiments.bandwidth import Bandwidth
     from experiments.choose import Choose
     from experiments.drawing import draw_idea
     from experiments.estimates import estimates
@@ -27,7 +28,19 @@ def make_app() -> typer.Typer:
     from lmc.cli.study import app_of
 
     app = app_of(
-        [Grid, Gradients, Accuracy, Choose, Recurrent, Literal, Sampling, StalenessStudy, Theorems, RankCurves],
+        [
+            Grid,
+            Gradients,
+            Accuracy,
+            Choose,
+            Recurrent,
+            Literal,
+            Sampling,
+            Bandwidth,
+            StalenessStudy,
+            Theorems,
+            RankCurves,
+        ],
         PROGRAM,
         "Studies that compare training methods.",
     )

@@ -10,7 +10,7 @@ import torch
 
 import lmc
 from lmc.bench import Setup
-from lmc.bench.epoch import Timed, elapsed_ms, fastest_ms, timed_pyg, timed_run
+from lmc.bench.epoch import Timed, elapsed_ms, timed_pyg, timed_run
 from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, Stopwatch, speed_rows
 from lmc.cli.spec import parse_method
 from lmc.diagnostics import peak_bytes
@@ -25,11 +25,6 @@ COURSE = Course(["gcn"], {"gcn": ["cluster", "gas", "lmc:alpha=1:score=1"]}, ["4
 @pytest.fixture(scope="module")
 def graph() -> lmc.Graph:
     return lmc.load("tiny-like", scale=0.2)
-
-
-@pytest.fixture(autouse=True)
-def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmc.bench.traffic.COPIED", {"cpu": 2**20})
 
 
 def method_of(cell: SpeedCell, line: Line) -> Method:
@@ -47,9 +42,9 @@ def measured(graph: lmc.Graph) -> list[SpeedRecord]:
 
 
 def test_every_line_has_its_figures(graph: lmc.Graph) -> None:
-    copy, pyg, full, cluster, gas, compensated = measured(graph)
-    assert (copy.method, pyg.method, full.method) == ("copy", "pyg-full", "full")
-    rows = {row.record.method: row for row in speed_rows([copy, pyg, full, cluster, gas, compensated])}
+    pyg, full, cluster, gas, compensated = measured(graph)
+    assert (pyg.method, full.method) == ("pyg-full", "full")
+    rows = {row.record.method: row for row in speed_rows([pyg, full, cluster, gas, compensated])}
     assert all(r.ms > 0 and r.step_mb and rows[r.method].vs_pyg for r in (pyg, full, cluster, gas, compensated))
     assert (full.steps, full.nnz_share, rows["full"].vs_full, full.halo_ratio) == (1, 1.0, 1.0, 0.0)
     assert cluster.steps == 2
@@ -88,7 +83,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch, fitting: int) -> list[int]:
 
     def counted(self: Stopwatch, cell: SpeedCell, lines: Iterable[Line]) -> list[SpeedRecord]:
         state["live"] = 0
-        tried.append(len([line for line in lines if line.method != "copy"]))
+        tried.append(len(list(lines)))
         return time_in_turn(self, cell, list(lines))
 
     def taking(self: Stopwatch, cell: SpeedCell, line: Line) -> Timed:
@@ -108,9 +103,9 @@ def test_a_group_without_enough_memory_is_split_and_says_so(graph: lmc.Graph, mo
     records = stopwatch(graph, said).measure(cell, lines)
     assert tried == [5, 3, 4]
     assert len(said) == 1
-    assert "not enough memory to set up 6 lines together" in said[0]
+    assert "not enough memory to set up 5 lines together" in said[0]
     assert "two smaller groups" in said[0]
-    assert [(r.method, r.turn) for r in records if r.method != "copy"] == [
+    assert [(r.method, r.turn) for r in records] == [
         ("pyg-full", 1), ("full", 1), ("cluster", 1),
         ("pyg-full", 2), ("full", 2), ("gas", 2), ("lmc:alpha=1:score=1", 2),
     ]  # fmt: skip
@@ -128,14 +123,14 @@ def test_lines_that_do_not_fit_with_their_baselines_are_timed_alone(
     course = Course(["gcn"], {"gcn": ["gas"]}, ["4/2"])
     ((cell, lines),) = course.groups().items()
     records = stopwatch(graph, said).measure(cell, lines)
-    assert [r.method for r in records] == ["copy", "pyg-full", "full", "gas"]
+    assert [r.method for r in records] == ["pyg-full", "full", "gas"]
     assert not any(r.in_turn for r in records)
     assert "one after the other" in said[0]
 
 
 def test_pyg_may_be_left_out() -> None:
     groups = Course(["gcn"], {"gcn": ["gas"]}, ["4/2"], pyg=False).groups()
-    assert [[line.method for line in lines] for lines in groups.values()] == [["copy", "full", "gas"]]
+    assert [[line.method for line in lines] for lines in groups.values()] == [["full", "gas"]]
 
 
 def test_multi_label_graphs_are_timed_too() -> None:
@@ -167,11 +162,6 @@ def test_warm_up_is_not_counted() -> None:
     assert timed.ms >= 0
     assert len(calls) == 5
     assert elapsed_ms(lambda: time.sleep(0.01), CPU) >= 10
-
-
-def test_the_fastest_call_counts_for_a_kernel() -> None:
-    naps = iter([0.0, 0.03, 0.001, 0.03])
-    assert fastest_ms(lambda: time.sleep(next(naps)), CPU, warmup=1, repeat=3) < 20
 
 
 def test_nothing_to_repeat_is_refused() -> None:

@@ -59,11 +59,6 @@ def stop_after(cells: int) -> Any:
     return stopping
 
 
-@pytest.fixture(autouse=True)
-def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmc.bench.traffic.COPIED", {"cpu": 2**20})
-
-
 def test_speed_stops_after_a_group_and_goes_on_with_the_next(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +70,6 @@ def test_speed_stops_after_a_group_and_goes_on_with_the_next(
     assert "cells are left, continue with: lmc" in said
     first = lines(folder / "speed.jsonl")
     assert [(r["model"], r["method"], r["config"], r["tier"], r["redraw"]) for r in first] == [
-        ("gcn", "copy", "4/2", "device", False),
         ("gcn", "pyg-full", "4/2", "device", False),
         ("gcn", "full", "4/2", "device", False),
         ("gcn", "lmc", "4/2", "device", False),
@@ -86,9 +80,8 @@ def test_speed_stops_after_a_group_and_goes_on_with_the_next(
     code, said = invoke(*SPEED)
     assert code == 0, said
     written = lines(folder / "speed.jsonl")
-    assert written[:7] == first
-    assert [(r["model"], r["method"], r["config"], r["tier"], r["redraw"]) for r in written[7:]] == [
-        ("recgcn", "copy", "4/2", "device", False),
+    assert written[:6] == first
+    assert [(r["model"], r["method"], r["config"], r["tier"], r["redraw"]) for r in written[6:]] == [
         ("recgcn", "full", "4/2", "device", False),
         ("recgcn", "lmc4rec", "4/2", "device", False),
         ("recgcn", "cmc4rec", "4/2", "device", False),
@@ -106,7 +99,6 @@ def test_speed_stops_after_a_group_and_goes_on_with_the_next(
     assert disk[table[0].index("of device speed")] == (
         f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
     )
-    assert "copy:" in said
     assert "an epoch takes so many times as long as" in said
     assert invoke(*SPEED)[0] == 0  # nothing is left
     assert lines(folder / "speed.jsonl") == written

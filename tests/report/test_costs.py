@@ -10,7 +10,7 @@ from lmc.report import Growth, Panel, rows_figure, save, scale_figure
 def test_a_bar_for_every_value_and_a_mark_for_every_prediction(tmp_path: Path) -> None:
     panels = [
         Panel("MB", [1.0, None, 30.0], [1.1, 2.0, None], "predicted"),
-        Panel("ms", [5.0, 50.0, 500.0], log=True, limit=100.0),
+        Panel("ms", [5.0, 50.0, 500.0], log=True),
     ]
     figure = rows_figure(["a", "b", "c"], ["gas", "lmc", "lmc"], panels, "a title")
     left, right = figure.axes

@@ -45,14 +45,6 @@ def elapsed_ms(call: Callable[[], object], device: torch.device) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def fastest_ms(kernel: Callable[[], object], device: torch.device, warmup: int, repeat: int) -> float:
-    """The shortest of ``repeat`` calls after ``warmup`` calls: a kernel does the same every time, and delays are not
-    its own."""
-    for _ in range(warmup):
-        kernel()
-    return min(elapsed_ms(kernel, device) for _ in range(repeat))
-
-
 def allocated_bytes(device: torch.device) -> int | None:
     """Bytes of live tensors on the device; None on a CPU, where they are not counted."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
@@ -113,8 +105,7 @@ class Timed:
     resident_bytes: int | None = None  # None on a CPU
     nnz_share: float | None = None  # non-zeros of the batches' operators, forward and backward, over those of the graph
     halo_ratio: float | None = None  # halo rows over core rows
-    run: Run | None = None  # None for PyG, as is the optimiser
-    optimizer: torch.optim.Optimizer | None = None
+    run: Run | None = None  # None for PyG
     times: list[float] = field(default_factory=list)
 
     def warm_up(self, epochs: int, before: int | None) -> Timed:
@@ -176,7 +167,7 @@ def timed_run(
     timed = Timed(
         # as in the training loop, the losses are read once an epoch
         lambda: float(sum(train_epoch(run, optimizer))),
-        run.num_batches, step_bytes, device, None, nnz_share, ratio, run, optimizer,
+        run.num_batches, step_bytes, device, None, nnz_share, ratio, run,
     )  # fmt: skip
     return timed.warm_up(setup.warmup, before)
 

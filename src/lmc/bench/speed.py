@@ -1,4 +1,4 @@
-"""Epoch times over models, methods, divisions, tiers and redrawn batches, and the bytes that they move.
+"""Epoch times over models, methods, divisions, tiers and redrawn batches.
 
 The lines of a group are set up and warmed up together and then timed in turn, one epoch each, so that other load on the
 machine affects a line and its baselines alike. Ratios compare lines of one group only.
@@ -9,26 +9,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
-from typing import Any
 
 import torch
 
-from lmc.bench import traffic
 from lmc.bench.epoch import FULL, Setup, Timed, free, timed_pyg, timed_run
 from lmc.graph import Graph
 from lmc.methods import FullBatch, Method
 from lmc.stores import free_memory
-from lmc.train import train_epoch
 
-COPY, PYG = "copy", "pyg-full"
+PYG = "pyg-full"
 RESERVE = 1.5
 """Free memory that the next line of a group needs, as a multiple of what the largest line before it took."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What is timed: the spec of a method, FULL, PYG or COPY; the tier of histories; whether batches are redrawn."""
+    """What is timed: the spec of a method, FULL or PYG; the tier of histories; whether batches are redrawn."""
 
     method: str
     tier: str = "device"
@@ -37,7 +33,7 @@ class Line:
     @property
     def is_baseline(self) -> bool:
         """Whether the line is timed for others to be compared with."""
-        return self.method in (COPY, PYG, FULL)
+        return self.method in (PYG, FULL)
 
     def __str__(self) -> str:
         away = [self.tier] if self.tier != "device" else []
@@ -60,49 +56,25 @@ class SpeedRecord(Line, SpeedCell):
     Args:
         turn: number of the smaller group in which the line was timed, where the memory did not suffice for all lines.
         in_turn: False where even one line and its baselines did not fit, and were timed one after the other.
-        ms: time of an epoch (of one copy).
-        moved: bytes that an epoch has to move (:mod:`lmc.bench.traffic`); None where they are not counted.
-        product_ms: one sparse product with the matrix of a batch, at the hidden width, at its fastest; mean over
-            batches.
-        product_moved, product_gathered: its bytes, every row counted once, and once for each entry.
-        dense_ms: one linear map of as many rows, from the hidden width to itself.
+        ms: time of an epoch.
         partition_s, bind_s: seconds of partitioning, from the cache where the parts are there, and of binding.
-        iterations: of both solves, all steps of an epoch together; None for models with layers.
-        iteration_ms: one iteration of the forward solver; mean over batches.
     """
 
     turn: int = 1
     in_turn: bool = True
     steps: int
     ms: float
-    moved: float | None = None
     step_mb: float | None = None
     resident_mb: float | None = None
     nnz_share: float | None = None
     halo_ratio: float | None = None
     partition_s: float | None = None
     bind_s: float | None = None
-    product_ms: float | None = None
-    product_moved: float | None = None
-    product_gathered: float | None = None
-    dense_ms: float | None = None
-    iterations: float | None = None
-    iteration_ms: float | None = None
 
     @property
     def line(self) -> Line:
         """What was timed."""
         return Line(self.method, self.tier, self.redraw)
-
-    @property
-    def rate(self) -> float | None:
-        """Bytes a second of the epoch."""
-        return _over(self.moved, self.ms / 1e3)
-
-    @property
-    def product_rate(self) -> float | None:
-        """Bytes a second of the sparse product."""
-        return _over(self.product_moved, (self.product_ms or 0) / 1e3)
 
 
 @dataclass(frozen=True)
@@ -149,9 +121,7 @@ class Course:
 
     def baselines(self, model: str, line: Line) -> list[Line]:
         """The lines that a line is compared with."""
-        if line.method == COPY:
-            return []
-        bases = [Line(COPY)]
+        bases = []
         if line.method != PYG and model == "gcn" and self.pyg:
             bases.append(Line(PYG))
         if not line.is_baseline:
@@ -216,12 +186,8 @@ class Stopwatch:
         rows of the next epoch during the present one, and its transfers would slow the epochs of other lines down.
         """
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
-        records = {}
-        if Line(COPY) in lines:
-            ms, moved = traffic.copy_ms(self.device)
-            records[Line(COPY)] = SpeedRecord(**asdict(cell), method=COPY, steps=1, ms=ms, moved=moved)
         background = [line for line in lines if transfers_rows(line, self.device)]
-        timed = self._set_up_all(cell, [line for line in lines if line.method != COPY and line not in background])
+        timed = self._set_up_all(cell, [line for line in lines if line not in background])
         for _ in range(repeat):
             for one in timed.values():
                 one.time_epoch()
@@ -229,10 +195,10 @@ class Stopwatch:
             timed |= self._set_up_all(cell, [line])
             for _ in range(repeat):
                 timed[line].time_epoch()
-        records |= {line: self._record(cell, line, one) for line, one in timed.items()}
+        records = [self._record(cell, line, timed[line]) for line in lines]
         timed.clear()
         free(self.device)
-        return [records[line] for line in lines]
+        return records
 
     def _set_up_all(self, cell: SpeedCell, lines: Iterable[Line]) -> dict[Line, Timed]:
         """The lines, warmed up; refused where the next line may not fit into the memory of the device or the host."""
@@ -254,41 +220,12 @@ class Stopwatch:
 
     def _record(self, cell: SpeedCell, line: Line, timed: Timed) -> SpeedRecord:
         resident = None if timed.resident_bytes is None else timed.resident_bytes / 1e6
+        spent = {} if timed.run is None else timed.run.setup_seconds
         return SpeedRecord(
             **asdict(cell), **asdict(line), steps=timed.steps, ms=timed.ms, step_mb=timed.step_bytes / 1e6,
             resident_mb=resident, nnz_share=timed.nnz_share, halo_ratio=timed.halo_ratio,
-            **bytes_of(timed, self.setup.hidden),
+            partition_s=spent.get("partition"), bind_s=spent.get("bind"),
         )  # fmt: skip
-
-
-def bytes_of(timed: Timed, width: int) -> dict[str, Any]:
-    """Bytes of an epoch, and times and bytes of its kernels; nothing for PyG."""
-    run = timed.run
-    if run is None or timed.optimizer is None:
-        return {}
-    iterations = None
-    if run.problem.model.recurrent:
-        run.solves()  # what is counted starts anew
-        train_epoch(run, timed.optimizer)
-        counts = run.solves()
-        if counts is not None:
-            iterations = run.num_batches * (counts["forward_steps"] + counts["backward_steps"])
-    batches = list(run.batches(0))
-    matrices, item = traffic.matrices_of(run, batches), run.problem.dtype.itemsize
-    each = iterations / len(batches) if iterations else 0
-    spent = run.setup_seconds
-    found: dict[str, Any] = {"iterations": iterations, "partition_s": spent["partition"], "bind_s": spent["bind"]}
-    found["moved"] = sum(traffic.step_bytes(run, batch, each) for batch in batches)
-    if matrices:
-        found |= {
-            "product_ms": traffic.product_ms(matrices, width),
-            "product_moved": fmean(traffic.product_bytes(A, width, item) for A in matrices),
-            "product_gathered": fmean(traffic.product_bytes(A, width, item, True) for A in matrices),
-            "dense_ms": traffic.dense_ms(matrices, width),
-        }
-    if iterations:
-        found["iteration_ms"] = traffic.iteration_ms(run, matrices)
-    return found
 
 
 @dataclass(frozen=True)
@@ -301,35 +238,28 @@ class SpeedRow:
     vs_work: float | None  # time over (share of non-zeros x full-batch time)
     vs_rival: float | None  # time over that of LMC on the same batches
     of_device: float | None  # speed over that of the device tier with fixed batches
-    of_copy: float | None  # bytes a second of the epoch over those of a copy
-    product_of_copy: float | None  # bytes a second of the sparse product over those of a copy
-    vs_bound: float | None  # time of a solver iteration over one sparse product plus one dense one
 
 
 def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:
-    """One row for each line but the copies, in the order of the lines."""
+    """One row for each line, in their order."""
     groups: dict[tuple[str, str, str, int], dict[Line, SpeedRecord]] = {}
     for r in records:
         groups.setdefault((r.model, r.config, r.lines, r.turn), {})[r.line] = r
-    return [_row(r, group) for group in groups.values() for r in group.values() if r.method != COPY]
+    return [_row(r, group) for group in groups.values() for r in group.values()]
 
 
 def _row(r: SpeedRecord, group: Mapping[Line, SpeedRecord]) -> SpeedRow:
     line, ms = r.line, {other: record.ms for other, record in group.items()}
     rival = dataclasses.replace(line, method=rival_of(line.method, [other.method for other in group]) or "")
-    copied = group[Line(COPY)].rate if Line(COPY) in group else None
     full = ms.get(Line(FULL))
     varied = line.tier != "device" or line.redraw
     return SpeedRow(
         record=r,
         vs_pyg=_over(r.ms, ms.get(Line(PYG))),
         vs_full=_over(r.ms, full) if line.method != PYG else None,
-        vs_work=_over(r.ms, (r.nnz_share or 0) * (full or 0)) if not r.iterations else None,
+        vs_work=_over(r.ms, (r.nnz_share or 0) * (full or 0)) if r.model != "recgcn" else None,
         vs_rival=_over(r.ms, ms.get(rival)),
         of_device=_over(ms.get(Line(line.method)), r.ms) if varied else None,
-        of_copy=_over(r.rate, copied),
-        product_of_copy=_over(r.product_rate, copied),
-        vs_bound=_over(r.iteration_ms, (r.product_ms or 0) + (r.dense_ms or 0)),
     )
 
 

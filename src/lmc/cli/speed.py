@@ -9,7 +9,7 @@ import typer
 from matplotlib.figure import Figure
 
 from lmc.bench.epoch import MODELS, Setup
-from lmc.bench.speed import COPY, Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
+from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
 from lmc.cli.console import TextTable, milliseconds, number, ratio, seconds, share
 from lmc.cli.costs import RIVALS, AutoDataset, CostStudy, Repeat, SomeConfigs, Tiers, Warmup, epochs_text
 from lmc.cli.lists import division, first_of, methods_in, parse_configs, parse_list, parse_words
@@ -32,17 +32,11 @@ TIMES = (
     "same line with histories on the device and fixed batches; partition s, bind s: time of setting up; stored "
     "parts are read"
 )
-BYTES = (
-    "one sparse product with a batch's matrix at the hidden width, the fastest of 16, and the whole epoch: bytes that "
-    "have to move (lmc.bench.traffic) a second, over those of a copy within the device's memory, the fastest of 16; "
-    "gathered: counting a row for every entry; iterations: of both solves of all steps; iteration ms: of the forward "
-    "solver; time / bound: an iteration takes so many times as long as one sparse plus one dense product of its sizes"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord]):
-    """Time epochs of several models, methods, divisions and tiers in turn, and the bytes that they move."""
+    """Time epochs of several models, methods, divisions and tiers in turn."""
 
     name, cell, record = "speed", SpeedCell, SpeedRecord
     shared = (*CostStudy.shared, "precision")
@@ -122,32 +116,18 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
         return watch.measure(cell, course.groups()[cell])
 
     def describe(self, record: SpeedRecord) -> str:
-        if record.method == COPY:
-            return f"copy: {(record.rate or 0) / 1e9:,.1f} GB/s"
         return f"{record.model} {record.config}, {record.line}: {milliseconds(record.ms)} ms"
 
     def tables(self, records: Sequence[SpeedRecord]) -> list[TextTable]:
-        rows = speed_rows(records)
-        return [times_table(rows), bytes_table(rows, [r.rate or 0 for r in records if r.method == COPY])]
+        return [times_table(speed_rows(records))]
 
     def figure(self, records: Sequence[SpeedRecord]) -> Figure:
         rows, saved = speed_rows(records), self.saved()
-        copied, products = [row.of_copy for row in rows], [row.product_of_copy for row in rows]
-        panels = [
-            Panel("milliseconds per epoch", [row.record.ms for row in rows], log=True),
-            Panel(
-                "bytes per second, divided by those of a copy",
-                copied,
-                products,
-                "the sparse product alone",
-                limit=1.0,
-                numbers=False,
-            ),
-        ]
+        panel = Panel("milliseconds per epoch", [row.record.ms for row in rows], log=True)
         named = len({row.record.model for row in rows}) > 1
         names = [f"{row.record.model} " * named + f"{row.record.config}, {row.record.line}" for row in rows]
         title = f"One training epoch on {saved['graph']}: {saved['device']}"
-        return rows_figure(names, [row.record.method for row in rows], panels, title)
+        return rows_figure(names, [row.record.method for row in rows], [panel], title)
 
 
 def labels_for(model: str, methods: dict[str, Method]) -> list[str]:
@@ -182,19 +162,3 @@ def times_table(rows: Sequence[SpeedRow]) -> TextTable:
         line += [number(r.partition_s, 2), number(r.bind_s, 2)]
         cells.append([*line, str(r.turn) if smaller else "-", "-" if r.in_turn else "one by one"])
     return TextTable(headers, cells, TIMES, named=2).without_empty()
-
-
-def bytes_table(rows: Sequence[SpeedRow], copies: Sequence[float]) -> TextTable:
-    """Bytes, and iterations of fixed points; ``copies``: bytes a second of the copies."""
-    headers = ["model", "line", "product ms", "GB/s", "of copy", "gathered GB/s", "epoch GB", "GB/s", "of copy"]
-    headers += ["iterations", "iteration ms", "time / bound"]
-    cells = []
-    for row in (row for row in rows if row.record.moved is not None):
-        r, gathered = row.record, row.record.product_gathered
-        gathered = gathered / r.product_ms * 1e3 if gathered and r.product_ms else None
-        line = [r.model, f"{r.config}, {r.line}", milliseconds(r.product_ms), number(r.product_rate, 1, 1e9)]
-        line += [share(row.product_of_copy), number(gathered, 1, 1e9), number(r.moved, 3, 1e9)]
-        line += [number(r.rate, 1, 1e9), share(row.of_copy), number(r.iterations, 0), milliseconds(r.iteration_ms)]
-        cells.append([*line, ratio(row.vs_bound)])
-    bandwidth = ", ".join(f"{rate / 1e9:,.1f}" for rate in copies)
-    return TextTable(headers, cells, f"copy: {bandwidth} GB/s, group by group; {BYTES}", named=2).without_empty()

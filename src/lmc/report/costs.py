@@ -42,17 +42,13 @@ class Panel:
         bars: a value for each row; None where there is none.
         marks: a second value for each row, drawn as a diamond.
         marked: what the diamonds mean.
-        limit: a value at which a line is drawn, such as 1 for a share.
-        numbers: whether the values are written beside the bars, where marks may cover them.
     """
 
     title: str
     bars: Sequence[float | None]
     marks: Sequence[float | None] = ()
     marked: str = ""
-    limit: float | None = None
     log: bool = False
-    numbers: bool = True
 
 
 def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Panel], title: str) -> Figure:
@@ -85,8 +81,6 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
         diamond = Line2D([], [], **_DIAMOND)
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0, "borderpad": 0.3}
         axes.legend([diamond], [panel.marked], fontsize=8.5, frameon=False, **place)
-    if panel.limit is not None:
-        axes.axvline(panel.limit, color="#4d4d4d", linewidth=0.9, zorder=0)
     if known:
         axes.set_xlim(least, max(known) * (2.2 if panel.log else 1.14))
     plain(axes, grid="x")
@@ -98,9 +92,8 @@ def _draw_bar(axes: Axes, panel: Panel, row: int, value: float, least: float, en
     axes.barh(row, value - least, 0.08 if panel.log else 0.72, left=least, color=colour)
     if panel.log:
         axes.plot([value], [row], "o", color=colour, markersize=6)
-    if panel.numbers:
-        text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-        axes.annotate(text, (end, row), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
+    text = f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    axes.annotate(text, (end, row), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
 
 
 def _known(values: Sequence[float | None]) -> list[tuple[int, float]]:

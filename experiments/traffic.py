@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from lmc.bench.epoch import fastest_ms
+from lmc.bench.epoch import elapsed_ms
 from lmc.engine import Run
 from lmc.errors import SolverWarning
 from lmc.graph import CSR, Aggregation, Batch, spmm
@@ -37,6 +37,12 @@ REPEAT = 16
 """How often a kernel is timed; the fastest call counts."""
 COPIED = {"cuda": 2**30, "cpu": 2**28}
 """Bytes of the array whose copy is timed: much more than a cache holds."""
+
+
+def fastest_ms(kernel: Callable[[], object], device: torch.device, repeat: int) -> float:
+    """The shortest of ``repeat`` calls after one: a kernel does the same every time, and delays are not its own."""
+    kernel()
+    return min(elapsed_ms(kernel, device) for _ in range(repeat))
 
 
 def product_bytes(A: CSR, width: int, item: int, gathered: bool = False) -> int:
@@ -131,7 +137,7 @@ def _mean_ms(matrices: Sequence[CSR], kernel: Callable[[CSR], object]) -> float:
         for A in matrices:
             kernel(A)
 
-    return fastest_ms(all_of_them, matrices[0].device, 1, REPEAT) / len(matrices)
+    return fastest_ms(all_of_them, matrices[0].device, REPEAT) / len(matrices)
 
 
 def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
@@ -149,7 +155,7 @@ def iteration_ms(run: Run, matrices: Sequence[CSR]) -> float:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SolverWarning)  # the solves are not meant to converge
-        return fastest_ms(all_of_them, matrices[0].device, 1, REPEAT // 4) / sum(counts)
+        return fastest_ms(all_of_them, matrices[0].device, REPEAT // 4) / sum(counts)
 
 
 def copy_ms(device: torch.device) -> tuple[float, int]:
@@ -157,4 +163,4 @@ def copy_ms(device: torch.device) -> tuple[float, int]:
     size = COPIED[device.type]
     a = torch.ones(size // 4, device=device)
     b = torch.empty_like(a)
-    return fastest_ms(lambda: b.copy_(a), device, 1, REPEAT), 2 * size
+    return fastest_ms(lambda: b.copy_(a), device, REPEAT), 2 * size

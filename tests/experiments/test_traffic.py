@@ -1,12 +1,18 @@
-"""Bytes counted by hand on small matrices and one small network."""
+"""Bytes counted by hand on small matrices and one small network, and the study that compares them with a copy."""
 
 from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from experiments import traffic
+from experiments.bandwidth import BandwidthRecord
 from helpers import hand_graph, sparse
-from lmc.bench import traffic
 from lmc.graph import Aggregation
 from lmc.methods import GAS, FullBatch, LMC4Rec
 from lmc.models import GCN, RecGCN
@@ -85,3 +91,41 @@ def test_a_copy_reads_and_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     ms, moved = traffic.copy_ms(CPU)
     assert ms > 0
     assert moved == 2**17
+
+
+def test_the_fastest_call_counts_for_a_kernel() -> None:
+    naps = iter([0.0, 0.03, 0.001, 0.03])
+    assert traffic.fastest_ms(lambda: time.sleep(next(naps)), CPU, repeat=3) < 20
+
+
+def test_an_iteration_is_measured_against_a_product_and_a_map() -> None:
+    times = {"iterations": 40, "iteration_ms": 0.3, "product_ms": 0.15, "dense_ms": 0.05}
+    record = BandwidthRecord("recgcn", "-", "full", ms=10.0, copied=1e9, moved=1e6, **times)
+    assert record.vs_bound == pytest.approx(1.5)
+
+
+def test_the_study_counts_and_times_every_kind_of_model(
+    invoke: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "COPIED", {"cpu": 2**16})
+    code, said = invoke(
+        "bandwidth", "tiny-like@0.2", "--models", "gcn,recgcn", "--methods", "lmc", "--configs", "4/2", "--hidden", "8",
+        "--repeat", "1", "--warmup", "0", "--run-dir", "r",
+    )  # fmt: skip
+    assert code == 0, said
+    lines = [json.loads(line) for line in (tmp_path / "r/bandwidth.jsonl").read_text().splitlines()]
+    assert [(r["model"], r["method"]) for r in lines] == [
+        ("gcn", "full"), ("gcn", "lmc"), ("recgcn", "full"), ("recgcn", "lmc4rec"),
+    ]  # fmt: skip
+    for r in lines:
+        assert min(r[name] for name in ("ms", "copied", "moved", "product_ms", "product_moved", "dense_ms")) > 0
+        assert (r["iterations"] is not None) == (r["iteration_ms"] is not None) == (r["model"] == "recgcn")
+    header, _, first, *_ = (tmp_path / "r/bandwidth.md").read_text().splitlines()
+    row = dict(zip(header.split(" | "), first.split(" | "), strict=True))
+    assert float(row["epoch GB"]) == pytest.approx(lines[0]["moved"] / 1e9, abs=5e-4)
+
+
+@pytest.mark.gpu
+def test_a_copy_on_a_gpu_is_fast() -> None:
+    ms, moved = traffic.copy_ms(torch.device("cuda"))
+    assert moved / ms * 1e3 > 1e10
