@@ -22,6 +22,7 @@ from lmc.graph import Graph
 from lmc.graph.csr import identity
 from lmc.methods import Method
 from lmc.models import GCN, IGNN, Model, RecGCN
+from lmc.solvers import Anderson
 from lmc.train import Training
 from lmc.train.evaluate import evaluate_problem
 from lmc.train.run_folder import Settings
@@ -77,6 +78,7 @@ EVERY_MODEL = {
     "recgcn": lambda g: RecGCN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8),
     "recgcn-embedding": lambda g: RecGCN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8, input="embedding"),
     "ignn": lambda g: IGNN(g.num_features, 7, g.num_classes, tol=1e-13, kappa=0.8),
+    "ignn-anderson": lambda g: IGNN(g.num_features, 7, g.num_classes, solver=Anderson(tol=1e-13, memory=3), kappa=0.8),
     "gcn-dropout": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, dropout=0.4),
     "gcn-batch-norm": lambda g: GCN(g.num_features, 7, g.num_classes, num_layers=3, norm="batch"),
     "wrap-gcn": lambda g: lmc.wrap(pyg.GCN(g.num_features, 7, 3, g.num_classes, norm="batch", jk="cat")),

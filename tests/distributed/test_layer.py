@@ -23,11 +23,18 @@ CASES = {
     "full-gcnii-two-matrices": Case(FullBatch(), "gcnii-two-matrices", options=LAYER),
     "full-appnp": Case(FullBatch(), "appnp", options=LAYER),
     "full-linear-in-out": Case(FullBatch(), "gcn-linear-in-out", options=LAYER),
+    "full-gat-directed": Case(FullBatch(), "gat", "directed", options=LAYER),
+    "full-pna": Case(FullBatch(), "pna", steps=2, options=LAYER),
+    "full-recgcn": Case(FullBatch(), "recgcn", steps=2, options=LAYER),
+    "full-ignn-anderson": Case(FullBatch(), "ignn-anderson", steps=2, options=LAYER),
     "full-wrapped": Case(FullBatch(), "wrap-gin", options=LAYER),
     "backward-sgd-wrapped": Case(BackwardSGD(clusters_per_batch=1), "wrap-sage", "directed", options=LAYER),
     "full-drop-edge": Case(DropEdge(FullBatch(), p=0.3), options=LAYER),
     "backward-sgd": Case(BackwardSGD(clusters_per_batch=1), options=LAYER),
     "backward-sgd-uneven": Case(BackwardSGD(clusters_per_batch=1), "gcn-layer-norm", parts=9, options=LAYER),
+    "backward-sgd-gat": Case(BackwardSGD(clusters_per_batch=1), "gat", parts=9, options=LAYER),
+    "backward-sgd-pna": Case(BackwardSGD(clusters_per_batch=1), "pna", "directed", steps=2, options=LAYER),
+    "backward-sgd-recgcn": Case(BackwardSGD(clusters_per_batch=1), "recgcn", "directed", 9, 2, options=LAYER),
     "backward-sgd-batch-norm": Case(BackwardSGD(clusters_per_batch=1), "gcn-batch-norm", options=LAYER),
 }
 
@@ -64,14 +71,20 @@ def test_ranks_go_the_way_of_one_process_on_the_union_of_their_batches(name: str
     [
         (Case(LMC4Conv(), options=LAYER), 'expected a method that can be run with sync="layer" \\(got LMC4Conv on GCN'),
         (Case(FullBatch()), 'use one of .*; it can be run with sync="layer"'),
-        (Case(FullBatch(), "gat", options=LAYER), 'expected a model with a linear aggregation for sync="layer"'),
-        (Case(FullBatch(), "wrap-gat", options=LAYER), 'expected a model with a linear aggregation for sync="layer"'),
+        (
+            Case(FullBatch(), "recgcn", options=LAYER | {"wire": "bfloat16"}),
+            'expected wire="exact" for RecGCN with sync="layer"',
+        ),
+        (
+            Case(FullBatch(), "wrap-gat", options=LAYER),
+            'expected a wrapped network of weighted sums for sync="layer"',
+        ),
         (
             Case(FullBatch(), "wrap-gcn", options=LAYER),
             'expected a wrapped network without batch norm for sync="layer"',
         ),
     ],
-    ids=["method", "step", "model", "wrapped", "wrapped-batch-norm"],
+    ids=["method", "step", "wire", "wrapped", "wrapped-batch-norm"],
 )
 def test_what_cannot_be_exchanged_by_layers_is_refused(case: Case, message: str, two: Ranks) -> None:
     with pytest.raises(ConfigError, match=message):

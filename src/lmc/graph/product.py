@@ -121,6 +121,10 @@ class Aggregation:
         """P t; ``clean``, the rows before dropout, is for operators that store rows."""
         return _Product.apply(t, self)
 
+    def complete(self, *rows: Tensor) -> tuple[Aggregation, tuple[Tensor, ...]]:
+        """The aggregation over rows that are all here, and these rows: the given ones, unless other ranks have more."""
+        return self, rows
+
 
 class Exact(Aggregation):
     """An aggregation with its true adjoint, whose matrix is transposed when the transpose is first needed. A sampled

@@ -23,7 +23,7 @@ from lmc.errors import check_within
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.methods.protocol import ProblemView, Step, Widths
 from lmc.models import Pass, recurrent_model
-from lmc.models.equilibrium import Solves
+from lmc.models.equilibrium import OtherRanks, Solves
 from lmc.solvers import Solution
 from lmc.stores import Rows
 
@@ -124,7 +124,8 @@ def solve_batch(rules: RecurrentRules, step: Step, warm: bool = True) -> LocalSo
         sums = rules.outer_adjoints(step)
         return None if sums is None else sums @ model.W.detach()
 
-    solves = Solves(outer_adjoints=outer_adjoints, undo_drift=rules.undoes_drift)
+    others = batch.operators[0] if isinstance(batch.operators[0], OtherRanks) else None
+    solves = Solves(outer_adjoints=outer_adjoints, undo_drift=rules.undoes_drift, others=others)
     if warm:
         solves.z_start, solves.v_start = step.H[1].pull(rows), step.V[1].pull(rows)
     outer = rules.outer_messages(step)
@@ -142,6 +143,7 @@ def solve_batch(rules: RecurrentRules, step: Step, warm: bool = True) -> LocalSo
 def operator_of(batch: Batch) -> Aggregation:
     """The one aggregation of the batch."""
     P = batch.operators[0]
+    P = P.P if isinstance(P, OtherRanks) else P
     assert isinstance(P, Aggregation)
     return P
 
@@ -153,14 +155,20 @@ def solved_rows(batch: Batch) -> Rows:
 
 def inside(matrix: CSR, batch: Batch) -> CSR:
     """The columns of the rows solved for."""
-    num = batch.operators[0].num_outputs
-    return matrix if matrix.num_cols == num else matrix.columns(num)[0]
+    return _columns(matrix, batch)[0]
 
 
 def outside(matrix: CSR, batch: Batch) -> CSR | None:
     """The columns of the halo, where there are any beside the rows solved for."""
-    num = batch.operators[0].num_outputs
-    return None if matrix.num_cols == num else matrix.columns(num)[1]
+    return _columns(matrix, batch)[1]
+
+
+def _columns(matrix: CSR, batch: Batch) -> tuple[CSR, CSR | None]:
+    """The columns of the rows solved for, on any rank, and those of the halo."""
+    P = batch.operators[0]
+    if matrix.num_cols == P.num_outputs or isinstance(P, OtherRanks):
+        return matrix, None
+    return matrix.columns(P.num_outputs)
 
 
 def encoded(step: Step, dropout: bool | None = None) -> tuple[Tensor, Pass]:

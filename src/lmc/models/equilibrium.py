@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,6 +39,24 @@ REMEDY = (
 )
 
 
+@runtime_checkable
+class OtherRanks(Protocol):
+    """An operator whose rows are solved for by several ranks at the same time."""
+
+    @property
+    def P(self) -> Aggregation:
+        """The rows of P that this rank solves for, over these rows and the mirrors of others."""
+
+    def mirrored(self, t: Tensor) -> Tensor:
+        """The rows of this rank, and behind them those of mirrors."""
+
+    def returned(self, v: Tensor) -> Tensor:
+        """The adjoints of the rows of this rank, from those that every rank has of its rows and mirrors."""
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum of a value over the ranks."""
+
+
 @dataclass(frozen=True, eq=False)
 class Equilibrium:
     """The two equations on a set of rows.
@@ -47,12 +65,23 @@ class Equilibrium:
         P: the aggregation among these rows; ``P_t`` is its transpose.
         W: the weights, [d, d].
         solver: of both equations.
+        others: where other ranks solve for further rows; P then has columns of mirrors too.
     """
 
     P: CSR
     P_t: CSR
     W: Tensor
     solver: Solver
+    others: OtherRanks | None = None
+
+    def aggregated(self, h: Tensor, core: int | None = None, out: Tensor | None = None) -> Tensor:
+        """P h, of all rows or of the first ``core``."""
+        P = self.P if core is None else self.P.leading(core)
+        return spmm(P, h if self.others is None else self.others.mirrored(h), out=out)
+
+    def _sent_back(self, v: Tensor, out: Tensor) -> Tensor:
+        """P^T v."""
+        return spmm(self.P_t, v, out=out) if self.others is None else self.others.returned(spmm(self.P_t, v))
 
     def states(self, C: Tensor, start: Tensor) -> Solution:
         """Z = P relu(Z) W^T + C."""
@@ -61,7 +90,7 @@ class Equilibrium:
 
         def step(z: Tensor, out: Tensor) -> None:
             torch.clamp_min(z, 0, out=h)
-            torch.addmm(C, spmm(self.P, h, out=m), W_t, out=out)
+            torch.addmm(C, self.aggregated(h, out=m), W_t, out=out)
 
         return self._solved("states", step, start, C)
 
@@ -72,7 +101,7 @@ class Equilibrium:
         q = torch.empty_like(start)
 
         def step(v: Tensor, out: Tensor) -> None:
-            torch.addmm(G, spmm(self.P_t, v, out=q), W, out=out)
+            torch.addmm(G, self._sent_back(v, q), W, out=out)
             out.mul_(active)
 
         return self._solved("adjoints", step, start, G, None if inner is None else inner.add_(G))
@@ -131,7 +160,8 @@ class Equilibrium:
 
     def _solved(self, what: str, step: Map, start: Tensor, origin: Tensor, first: Tensor | None = None) -> Solution:
         # relu(a z) = a relu(z) for a >= 0, and the adjoint equation is linear: the start may be scaled
-        solution = solve(step, start, self.solver, REMEDY, origin, first)
+        total = None if self.others is None else self.others.total
+        solution = solve(step, start, self.solver, REMEDY, origin, first, total)
         if not solution.converged:
             warnings.warn(
                 f"expected the {what} to settle to {self.solver.tol:g} (got {solution.residual:.2g} after "
@@ -152,6 +182,7 @@ class Solves:
             returns None: nothing.
         undo_drift: multiply the outer adjoints by the factor of :meth:`Equilibrium.drift`.
         aged, moved: the arguments of :meth:`Equilibrium.growth`; None: states from outside are used as stored.
+        others: where other ranks solve for further rows.
         states, adjoints: the results, set by the forward and by the backward pass.
     """
 
@@ -161,6 +192,7 @@ class Solves:
     undo_drift: bool = False
     aged: Tensor | None = None
     moved: Tensor | None = None
+    others: OtherRanks | None = None
     states: Solution | None = None
     adjoints: Solution | None = None
 
@@ -189,7 +221,7 @@ class _Solve(torch.autograd.Function):
             outer = outer * a
         solves.adjoints = equation.adjoints(z, G if outer is None else G + outer, start, inner)
         v = solves.adjoints.value
-        m = spmm(equation.P.leading(core), z.clamp_min(0))
+        m = equation.aggregated(z.clamp_min(0), core)
         return v, v[:core].t() @ m, None, None, None  # dL/dC; dL/dW (25)
 
 
@@ -231,7 +263,7 @@ class Recurrent(Model):
             outer: the sum of the messages from outside these rows, P_out H_out, which is constant; None: zero.
             solves: the starting values and the results of the two solves.
         """
-        equation = Equilibrium(P, P_t, self.W, self.solver)
+        equation = Equilibrium(P, P_t, self.W, self.solver, solves.others)
         if outer is not None and solves.z_start is not None and solves.aged is not None and solves.moved is not None:
             e = equation.growth(b.detach(), outer, solves.aged, solves.moved, solves.z_start)
             outer, solves.z_start = outer + solves.aged * e, solves.z_start * (1 + e)

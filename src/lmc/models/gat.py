@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError, typed
-from lmc.graph import CSR, Aggregation, WithStoredHalo, spmm
+from lmc.graph import CSR, WithStoredHalo, spmm
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
-from lmc.models.passes import Operator, Pass
+from lmc.models.passes import CompletesRows, Operator, Pass
 from lmc.models.rows import Bias, Linear, Resettable, glorot
 
 LOG_ZERO = -1e4
@@ -104,11 +104,13 @@ class GATLayer(Layer):
         self.heads, self.width, self.slope = heads, width, slope
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        assert isinstance(P, Aggregation)
+        assert isinstance(P, CompletesRows)
         q = p.before_aggregation
-        A, t = P.forward, self.lin(self.drop(h, p), q)
-        row, col = A.row_index(), A.indices
+        t = self.lin(self.drop(h, p), q)
         src, dst = self.attention(t.view(-1, self.heads, self.width), q)
+        P, (t, src) = P.complete(t, src)
+        A = P.forward
+        row, col = A.row_index(), A.indices
         e = F.leaky_relu(src.index_select(0, col) + dst.index_select(0, row), self.slope)
         log_z = log_sum_exp(e, row, A.num_rows)
         if isinstance(P, WithStoredHalo):

@@ -10,6 +10,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from lmc.graph import Aggregation
+
 
 class Operator(Protocol):
     """The aggregation P of a layer: ``P(t)`` has a row for every output, from the rows ``t`` of its inputs.
@@ -32,6 +34,14 @@ class TakesWeights(Protocol):
 
     def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
         """(P t) W^T + b; None where the operator has to aggregate first."""
+
+
+@runtime_checkable
+class CompletesRows(Protocol):
+    """An operator for layers that combine the rows of neighbours by themselves."""
+
+    def complete(self, *rows: Tensor) -> tuple[Aggregation, tuple[Tensor, ...]]:
+        """The aggregation over rows that are all here, and these rows: the given ones, unless other ranks have more."""
 
 
 @dataclass(frozen=True)

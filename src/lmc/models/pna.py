@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError, typed
-from lmc.graph import CSR, Aggregation
+from lmc.graph import CSR
 from lmc.graph.csr import cached
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure, layer_shapes
-from lmc.models.passes import Operator, Pass
+from lmc.models.passes import CompletesRows, Operator, Pass
 from lmc.models.rows import Linear, first_rows
 
 AGGREGATORS = ("mean", "max", "min", "std")
@@ -37,9 +37,9 @@ class PNALayer(Layer):
         self.delta = delta
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
-        assert isinstance(P, Aggregation)
+        assert isinstance(P, CompletesRows)
         t = self.drop(h, p)
-        u = self.lin_message(t, p.before_aggregation)
+        P, (u,) = P.complete(self.lin_message(t, p.before_aggregation))
         mean = P(u)
         std = ((P(u * u) - mean * mean).relu() + 1e-5).sqrt()
         m = torch.cat([mean, *_extremes(P.forward, u), std], 1)

@@ -24,6 +24,8 @@ from lmc.errors import ConfigError, SolverError, check_fields, check_within
 
 Map = Callable[[Tensor, Tensor], None]
 """f(x, out) writes the map's value at x into ``out``; x and ``out`` are different memory."""
+Total = Callable[[Tensor], Tensor]
+"""Adds up numbers over the processes that hold the rows of x."""
 
 GROWTH = 1e4
 """A change this many times the first one counts as divergence; for a contraction the ratio is at most sqrt(width)."""
@@ -87,15 +89,15 @@ class Solver(ABC):
         return self.check_every or (CUDA_CHECK_EVERY if x.is_cuda else 1)
 
     @abstractmethod
-    def begin(self, x: Tensor) -> Iteration:
-        """A new iteration for values like ``x``."""
+    def begin(self, x: Tensor, total: Total | None = None) -> Iteration:
+        """A new iteration for values like ``x``; ``total`` is given where other processes hold further rows of x."""
 
 
 @dataclass(frozen=True)
 class Picard(Solver):
     """x <- (1 - damping) x + damping f(x); the plain iteration converges where the map is a contraction."""
 
-    def begin(self, x: Tensor) -> Iteration:
+    def begin(self, x: Tensor, total: Total | None = None) -> Iteration:
         def advance(x: Tensor, fx: Tensor) -> tuple[Tensor, Tensor]:
             return (fx, x) if self.damping == 1 else (x.lerp_(fx, self.damping), fx)
 
@@ -121,7 +123,7 @@ class Anderson(Solver):
         if self.memory < 2:
             raise ConfigError(f"expected memory of at least 2 iterates (got {self.memory}): one is Picard")
 
-    def begin(self, x: Tensor) -> Iteration:
+    def begin(self, x: Tensor, total: Total | None = None) -> Iteration:
         X, G = (x.new_empty(self.memory, x.numel()) for _ in range(2))
         grams, count = x.new_zeros(self.memory, self.memory), 0
 
@@ -132,7 +134,7 @@ class Anderson(Solver):
             torch.sub(fx.view(-1), x.view(-1), out=G[slot])
             count += 1
             m = min(count, self.memory)
-            grams[slot, :m] = grams[:m, slot] = G[:m] @ G[slot]
+            grams[slot, :m] = grams[:m, slot] = _whole(G[:m] @ G[slot], total)
             gram = grams[:m, :m]
             share = gram.diagonal().mean() * RIDGE.get(x.dtype, 1e-7)
             ridge = torch.eye(m, dtype=x.dtype, device=x.device) * share
@@ -162,7 +164,7 @@ def solver(choice: str | Solver) -> Solver:
 @torch.no_grad()
 def solve(
     f: Map, start: Tensor, solver: Solver, remedy: str = "damp the iteration", origin: Tensor | None = None,
-    first: Tensor | None = None,
+    first: Tensor | None = None, total: Total | None = None,
 ) -> Solution:  # fmt: skip
     """Iterate from ``start``, which is not changed, until the tolerance or the maximum number of steps is reached.
 
@@ -174,10 +176,13 @@ def solve(
         origin: f(0), for maps with f(a x) - f(0) = a (f(x) - f(0)) for all a >= 0: the start is then multiplied by
             the factor with the smallest residual, so that it is never worse than starting from zero.
         first: f(start), where it is known; its memory is used. It counts as a step.
+        total: where other processes hold further rows of x, norms and products are those of all rows; all processes
+            take the same steps.
     """
     x = start.clone(memory_format=torch.contiguous_format)
     change, every = torch.empty_like(x), solver.interval(x)
-    advance, watch = solver.begin(x), _Residual(x, remedy)
+    advance = solver.begin(x) if total is None else solver.begin(x, total)
+    watch = _Residual(x, remedy, total)
     if first is None:
         first = torch.empty_like(x)
         f(x, first)
@@ -193,16 +198,16 @@ def solve(
                 return Solution(fx, step, residual, residual <= solver.tol)
         if scales:
             assert origin is not None
-            _scale(x, fx, change, origin)
+            _scale(x, fx, change, origin, total)
         x, fx = advance(x, fx)
         f(x, fx)
     raise AssertionError("unreachable: the last step returns")
 
 
-def _scale(x: Tensor, fx: Tensor, change: Tensor, origin: Tensor) -> None:
+def _scale(x: Tensor, fx: Tensor, change: Tensor, origin: Tensor, total: Total | None) -> None:
     """x <- a x and f(x) <- f(a x), in place, with the factor a >= 0 whose residual is smallest; ``change``, which is
     f(x) - x, is overwritten."""
-    a = best_factor(torch.sub(origin, change, out=change), origin)
+    a = best_factor(torch.sub(origin, change, out=change), origin, total)
     x.mul_(a)
     torch.lerp(origin, fx, a, out=fx)
 
@@ -210,16 +215,17 @@ def _scale(x: Tensor, fx: Tensor, change: Tensor, origin: Tensor) -> None:
 class _Residual:
     """Reads relative residuals, and raises where the iteration diverges."""
 
-    def __init__(self, x: Tensor, remedy: str) -> None:
+    def __init__(self, x: Tensor, remedy: str, total: Total | None) -> None:
         self._norms = x.new_empty(2)
-        self._remedy = remedy
+        self._remedy, self._total = remedy, total
         self._first = math.inf
 
     def read(self, change: Tensor, fx: Tensor, step: int) -> float:
         """|f(x) - x| / |f(x)|; the host waits for the device."""
         torch.linalg.vector_norm(change, out=self._norms[0])
         torch.linalg.vector_norm(fx, out=self._norms[1])
-        moved, size = self._norms.tolist()
+        norms = self._norms if self._total is None else self._total(self._norms.square()).sqrt_()
+        moved, size = norms.tolist()
         if step == 1:
             self._first = min(self._first, moved)
         if not math.isfinite(moved) or moved > GROWTH * max(self._first, 1e-300):
@@ -230,7 +236,13 @@ class _Residual:
         return moved / size if size > 0 else moved
 
 
-def best_factor(d: Tensor, c: Tensor) -> Tensor:
+def best_factor(d: Tensor, c: Tensor, total: Total | None = None) -> Tensor:
     """argmin over a >= 0 of |a d - c|, on the device; 0 where d is zero."""
     d, c = d.view(-1), c.reshape(-1)
-    return (d.dot(c) / d.dot(d).clamp_min(torch.finfo(d.dtype).tiny)).clamp_min_(0)
+    along, size = _whole(d.dot(c), total), _whole(d.dot(d), total)
+    return (along / size.clamp_min(torch.finfo(d.dtype).tiny)).clamp_min_(0)
+
+
+def _whole(value: Tensor, total: Total | None) -> Tensor:
+    """A sum over the rows of all processes, from that over those of this one."""
+    return value if total is None else total(value)

@@ -30,15 +30,11 @@ class _Mirrored(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, op: Fresh) -> Tensor:
         ctx.op = op
-        route = op.exchange.all
-        return torch.cat([t, op.sent(t[op.send], route.send_counts, route.receive_counts)])
+        return op.mirrored(t)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (v,), op = grads, ctx.op
-        route, own = op.exchange.all, v[: op.num_outputs].clone()
-        back = op.sent(v[op.num_outputs :], route.receive_counts, route.send_counts)
-        return own.index_add_(0, op.send, back), None
+        return ctx.op.returned(grads[0]), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +61,11 @@ class Fresh:
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return self.P(_Mirrored.apply(t, self))
 
+    def complete(self, *rows: Tensor) -> tuple[Aggregation, tuple[Tensor, ...]]:
+        """P over these rows and those of mirrors, which come in one message."""
+        every = _Mirrored.apply(torch.cat(rows, 1), self)
+        return self.P, every.split([each.shape[1] for each in rows], 1)
+
     def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
         """(P t) W^T + b, whose narrower rows t W^T are sent; None where only core rows give the weights' gradient."""
         if not self.all_core:
@@ -72,7 +73,21 @@ class Fresh:
         s = self(t @ W.t())
         return s if b is None else s + b
 
-    def sent(self, rows: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
+    def mirrored(self, t: Tensor) -> Tensor:
+        """These rows, and behind them those of mirrors."""
+        route = self.exchange.all
+        return torch.cat([t, self._sent(t[self.send], route.send_counts, route.receive_counts)])
+
+    def returned(self, v: Tensor) -> Tensor:
+        """The adjoints of these rows: what this rank and the ranks that mirror them have."""
+        route, own = self.exchange.all, v[: self.num_outputs].clone()
+        return own.index_add_(0, self.send, self._sent(v[self.num_outputs :], route.receive_counts, route.send_counts))
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum of a value over the ranks."""
+        return self.exchange.world.sum(value)
+
+    def _sent(self, rows: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
         """The rows of other ranks, in the dtype of those that are sent."""
         world = self.exchange.world
         wire = torch.bfloat16 if world.options.wire == "bfloat16" else rows.dtype

@@ -31,7 +31,7 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
             f"{can}{other}"
         )
     if options.sync == "layer":
-        _check_layers(model)
+        _check_layers(model, options)
     if model.recurrent and "lambda_pf" not in dict(model.named_buffers()):
         raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
     if options.sync_every > 1 and traits.sums:
@@ -41,12 +41,17 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
         )
 
 
-def _check_layers(model: Model) -> None:
+def _check_layers(model: Model, options: Distributed) -> None:
     """Refuse a model whose rows cannot be exchanged at every layer."""
-    if not model.linear or model.recurrent:
+    if model.owns_forward and not model.linear:
         raise ConfigError(
-            f'expected a model with a linear aggregation for sync="layer" (got {type(model).__name__}): ranks exchange '
-            "the rows that it sums; use GCN, SAGE, GIN, GCNII or APPNP"
+            'expected a wrapped network of weighted sums for sync="layer" (got one that computes messages of edges): '
+            'ranks exchange the rows that are summed; use a native model, or a method with sync="step"'
+        )
+    if model.recurrent and options.wire != "exact":
+        raise ConfigError(
+            f'expected wire="exact" for {type(model).__name__} with sync="layer" (got "{options.wire}"): rounded rows '
+            "have no fixed point to the tolerance; drop wire"
         )
     if model.owns_forward and any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise ConfigError(
