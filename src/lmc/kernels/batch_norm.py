@@ -19,8 +19,10 @@ from lmc.kernels.dropout import BLOCK, adjoint_arguments, seed_of
 
 ROWS = 16
 """Rows that a program adds up at a time."""
-PROGRAMS = 256
+PROGRAMS = 512
 """Programs that share the rows of a group in a sum."""
+BACKWARD_BLOCK = 512
+"""Numbers that a program of the last backward pass computes."""
 
 if triton is not None:
     from lmc.kernels.dropout import relu_dropout_adjoint
@@ -163,7 +165,7 @@ class _NormReluDropout(torch.autograd.Function):
         num, sizes = s.numel(), _sizes(s)
         _forward[(triton.cdiv(num, 4 * BLOCK),)](
             s, terms, h, h if t is None else t, seed, num, num_core, p, scale,
-            D=sizes["D"], DROP=p > 0, BLOCK=BLOCK, TYPE=sizes["TYPE"],
+            D=sizes["D"], DROP=p > 0, BLOCK=BLOCK, TYPE=sizes["TYPE"], num_warps=16,
         )  # fmt: skip
         ctx.save_for_backward(s, terms, h, t)
         ctx.num_core, ctx.constant, ctx.scale = num_core, constant, scale
@@ -182,9 +184,9 @@ class _NormReluDropout(torch.autograd.Function):
         weight = [0.0 if constant else 1 / size for constant, size in zip(ctx.constant, (c, n - c), strict=False)]
         means = torch.stack([of * w for of, w in zip(total, weight, strict=True)])
         ds = torch.empty_like(s)
-        _backward[(triton.cdiv(s.numel(), BLOCK),)](
+        _backward[(triton.cdiv(s.numel(), BACKWARD_BLOCK),)](
             s, terms, means, *given, ds, s.numel(), c, ctx.scale, **which,
-            D=sizes["D"], BLOCK=BLOCK, TYPE=sizes["TYPE"],
+            D=sizes["D"], BLOCK=BACKWARD_BLOCK, TYPE=sizes["TYPE"], num_warps=8,
         )  # fmt: skip
         return ds, total[0, 1], total[0, 0], None, None, None, None, None
 

@@ -16,8 +16,10 @@ from lmc.kernels.availability import tl, triton
 from lmc.kernels.dropout import adjoint_arguments
 
 ROWS = 4
-"""Rows that a program holds at a time."""
-MAX_PROGRAMS = 1024
+"""Rows that a program of the forward pass holds."""
+BACKWARD_ROWS = 2
+"""Rows that a program of the backward pass holds at a time: with one warp for them, no warp waits for another."""
+MAX_PROGRAMS = 2112
 """Programs that share the rows of a backward pass: each sums the gradients of the parameters over its rows."""
 MAX_WIDTH = 1024
 """Columns of the widest rows that fit into registers."""
@@ -157,7 +159,7 @@ class _NormReluDropout(torch.autograd.Function):
             seed.random_(generator=generator)
         if n:
             _forward[(triton.cdiv(n, ROWS),)](
-                s, weight, bias, h, h if t is None else t, seed, n, d, eps, p, scale, DROP=p > 0, **_sizes(s)
+                s, weight, bias, h, h if t is None else t, seed, n, d, eps, p, scale, DROP=p > 0, ROWS=ROWS, **_sizes(s)
             )
         ctx.save_for_backward(s, weight, h, t)
         ctx.eps, ctx.num_core, ctx.scale = eps, num_core, scale
@@ -169,11 +171,13 @@ class _NormReluDropout(torch.autograd.Function):
         s, weight, h, t = ctx.saved_tensors
         (n, d), ds = s.shape, torch.empty_like(s)
         given, which = adjoint_arguments(h, t, *grads)
-        programs = max(1, min(MAX_PROGRAMS, triton.cdiv(n, ROWS)))
+        programs = max(1, min(MAX_PROGRAMS, triton.cdiv(n, BACKWARD_ROWS)))
         sums = weight.new_empty(programs, 2, d)
+        sizes = _sizes(s)
         _backward[(programs,)](
-            s, weight, *given, ds, sums, n, ctx.num_core, d, ctx.eps, ctx.scale, **which, **_sizes(s)
-        )
+            s, weight, *given, ds, sums, n, ctx.num_core, d, ctx.eps, ctx.scale, **which, **sizes,
+            ROWS=BACKWARD_ROWS, num_warps=max(1, sizes["QUARTER"] // 64),
+        )  # fmt: skip
         dweight, dbias = sums.sum(0)
         return ds, dweight, dbias, None, None, None, None
 
@@ -181,4 +185,4 @@ class _NormReluDropout(torch.autograd.Function):
 def _sizes(s: Tensor) -> dict[str, Any]:
     double = s.dtype == torch.float64
     quarter = triton.next_power_of_2(triton.cdiv(s.shape[1], 4))
-    return {"ROWS": ROWS, "QUARTER": quarter, "TYPE": tl.float64 if double else tl.float32}
+    return {"QUARTER": quarter, "TYPE": tl.float64 if double else tl.float32}

@@ -55,12 +55,12 @@ ROWS_PER_COLUMN = 20
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
 
-SAMPLE = 1024
-"""The unexplained share is measured on about this many rows of a batch."""
+SAMPLE, MEASURED = 1024, 4
+"""The unexplained share is measured on about ``SAMPLE`` rows of every ``MEASURED``-th batch."""
 
 GROWTH, UNEXPLAINED = 1.25, 0.01
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times that of the first
-step after the last sweep, plus UNEXPLAINED."""
+epoch after the last sweep, plus UNEXPLAINED."""
 
 
 class _Invariant(torch.autograd.Function):
@@ -301,7 +301,8 @@ class IMC(HistoryMethod):
         assert isinstance(P, Aggregation)
         if l not in Q:
             return KnownSums(P, M[l].pull(batch.rows))
-        explained = numbers["explained"][l, batch.slot] if step.keep and self.sweep_every == "auto" else None
+        measured = step.keep and self.sweep_every == "auto" and batch.slot % MEASURED == 0
+        explained = numbers["explained"][l, batch.slot] if measured else None
         sums = step.tables[self._sums][l].pull(batch.rows)
         if not self.redraw:
             return Invariance(P, Q[l].pull(batch.rows), sums, numbers[f"K{l}"][batch.slot], explained)
@@ -332,12 +333,13 @@ class IMC(HistoryMethod):
         return (epoch * num_batches + step) % every == 0 if unit == "steps" else step == 0 and epoch % every == 0
 
     def _moved(self, numbers: dict[str, Tensor], step: int) -> bool:
-        """Whether the last epoch left more unexplained than the first step after the sweep, whose share is that of
-        dropout and the ridge."""
-        first = numbers["unexplained"]
-        if step == 1:  # of the batches, only the first one after a sweep is in ``explained``
-            first.copy_(torch.where(first < 0, unexplained(numbers["explained"]), first))
-        return step == 0 and float(unexplained(numbers["explained"]) - GROWTH * first - UNEXPLAINED) > 0 <= float(first)
+        """Whether the last epoch left more unexplained than the first one after the sweep, whose share is mostly that
+        of dropout and the ridge."""
+        if step:
+            return False
+        first, last = numbers["unexplained"], unexplained(numbers["explained"])
+        first.copy_(torch.where(first.isinf() & (last > 0), last, first))
+        return float(last - GROWTH * first - UNEXPLAINED) > 0
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
@@ -360,7 +362,7 @@ class IMC(HistoryMethod):
         self._leave_outside(exact)
         self._fill_feature_sums(exact)
         numbers["explained"].zero_()
-        numbers["unexplained"].fill_(-1)
+        numbers["unexplained"].fill_(torch.inf)
 
     def _inverses(self, cores: list[Tensor], scale: Tensor, size: float | None = None) -> Tensor:
         """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column.
