@@ -38,7 +38,7 @@ LEAST_SECONDS = 1.0
 """Where there is less time, no further group is begun."""
 TIMING_SHARE = 0.25
 """The share of the budget in which the time of an epoch is measured alone, before the trainings."""
-SHARES = 100
+SHARES = 160
 """A group gets at most this part of all of the time."""
 MINUTES_PER_SEED = 3
 MOST_SEEDS, MORE_SEEDS = 5, 2
