@@ -28,7 +28,7 @@ def about(run: Run, label: str, found: Plan | None = None) -> About:
     """What is known when a run begins."""
     partition = None
     if isinstance(run.method, ClusterMethod) and run.sync is None:  # a rank sees its own share of the graph
-        figures = dataclasses.asdict(quality(run.graph, _parts(run)))
+        figures = dataclasses.asdict(quality(run.graph, run.clusters.parts))
         partition = {**figures, "parts_per_batch": run.clusters.per_batch, "steps": run.num_batches}
     memory = None if found is None else {"planned": found.device, "planned step": found.step}
     command = shlex.join(["lmc", *sys.argv[1:]])
@@ -51,7 +51,7 @@ def with_memory(known: About, run: Run, alone: bool = False) -> About:
     lives = holds(run, adam(run.problem.model, 0.01))[0] + moments
     memory |= {"measured": lives + step, "measured step": step}
     if isinstance(run.method, FullBatch | ClusterMethod) and not isinstance(run.method, BackwardSGD):
-        division = Division(run.graph, _parts(run), int(run.seed))
+        division = Division(run.graph, run.clusters.parts, int(run.seed))
         expected = plan(division, run.problem.model, run.method, run.problem.placement)
         memory |= {"planned": expected.device, "planned step": expected.step}
     return dataclasses.replace(known, memory=memory)
@@ -75,9 +75,3 @@ def environment(device: torch.device) -> dict[str, str]:
         "Python": platform.python_version(),
         "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
-
-
-def _parts(run: Run) -> torch.Tensor:
-    """The part of every node, in the order of the run."""
-    sizes = torch.tensor(run.clusters.offsets).diff()
-    return torch.arange(run.clusters.num_parts).repeat_interleave(sizes)

@@ -50,15 +50,15 @@ def compare_command(options: Compare) -> None:
     check_folder(options)
     read_model(options.model)  # wrong options are refused before a graph is loaded
     loss = options.row_loss()
-    methods = {} if options.methods == AUTO else parse_methods(options.methods, **shared)
+    chosen = {} if options.methods == AUTO else parse_methods(options.methods, **shared)
     graph = options.load()
     initial = parse_model(options.model, graph, options.seed)
-    methods = methods or parse_methods(_suited(initial), **shared)
+    chosen = chosen or parse_methods(_suited(initial), **shared)
     name = split_spec(options.model)[0]
     root = run_folder(options, f"compare-{graph.name}-{name}")
-    folders = _folders(root, list(methods), resume or options.overwrite)
+    folders = _folders(root, list(chosen), resume or options.overwrite)
     entered, partitions = [], Partitions()
-    for label, method in methods.items():
+    for label, method in chosen.items():
         parts = shared_parts(method, graph, options.seed, partitions)
         run = method.bind(graph, copy.deepcopy(initial), parts, placement, loss=loss, seed=options.seed)
         entered.append(Contestant(label, run, folders[label]))
@@ -75,13 +75,14 @@ def compare_command(options: Compare) -> None:
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
         out.print(_table(entered, runs, errors, settings.epochs))
         by_layer = {label: mean_errors(records) for label, records in errors.items()}
-        biases = {label: _bias(records) for label, records in errors.items()}
         depth = initial.num_layers
         layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
         title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
         figure = compare_figure(runs, by_layer, title, _TITLES[graph.task])
         with writable(root):
-            _write_summary(root / "summary.json", graph.name, name, runs, by_layer, biases)
+            methods = {label: _summary(run, errors[label]) for label, run in runs.items()}
+            summary = json.dumps({"graph": graph.name, "model": name, "methods": methods}, indent=1)
+            replace(root / "summary.json", summary.encode())
             for kind in ("png", "svg"):
                 save(figure, root / f"compare.{kind}")
     out.print(f"summary  {root / 'summary.json'}", soft_wrap=True)
@@ -175,26 +176,16 @@ def _bias(measured: Sequence[ErrorRecord]) -> float | None:
     return measured[-1].bias if measured else None
 
 
-def _write_summary(
-    path: Path,
-    graph: str,
-    model: str,
-    runs: Mapping[str, RunRecord],
-    by_layer: Mapping[str, Mapping[str, float]],
-    biases: Mapping[str, float | None],
-) -> None:
-    methods = {
-        label: {
-            "epochs": run.epochs[-1].epoch if run.epochs else 0,
-            "loss": run.loss,
-            "best_epoch": None if run.best is None else run.best.epoch,
-            "val": run.best_val,
-            "test": run.test,
-            "seconds": run.seconds,
-            "gradient_error": by_layer[label],
-            "bias": biases[label],
-            "folder": Path(run.run_dir or "").name,
-        }
-        for label, run in runs.items()
+def _summary(run: RunRecord, errors: Sequence[ErrorRecord]) -> dict[str, object]:
+    """What summary.json says of one method."""
+    return {
+        "epochs": run.epochs[-1].epoch if run.epochs else 0,
+        "loss": run.loss,
+        "best_epoch": run.best_epoch,
+        "val": run.best_val,
+        "test": run.test,
+        "seconds": run.seconds,
+        "gradient_error": mean_errors(errors),
+        "bias": _bias(errors),
+        "folder": Path(run.run_dir or "").name,
     }
-    replace(path, json.dumps({"graph": graph, "model": model, "methods": methods}, indent=1).encode())

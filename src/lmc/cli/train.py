@@ -243,8 +243,7 @@ def division_facts(run: Run) -> list[tuple[str, str]]:
         mirrors = shard.num_local - shard.num_owned
         rows = f"{world.ranks}; rank 0 owns {shard.num_owned:,} of {shard.num_nodes:,} nodes and mirrors {mirrors:,}"
         return [("ranks", f"{rows}; sync={world.options.sync}"), ("batches", f"of rank 0: {each}")]
-    sizes = torch.tensor(clusters.offsets).diff()
-    figures = quality(run.graph, torch.arange(clusters.num_parts).repeat_interleave(sizes))
+    figures = quality(run.graph, clusters.parts)
     batches = f"{clusters.num_parts} parts, {clusters.per_batch} a batch, {clusters.num_batches} steps an epoch"
     partition = (
         f"{getattr(run.method, 'partition', 'given')}: {percent(figures.kept)} of edges inside parts, "

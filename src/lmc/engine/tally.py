@@ -32,12 +32,8 @@ def take(numbers: dict[str, Tensor]) -> dict[str, float] | None:
     if TALLY not in numbers:
         return None
     counts = dict(zip(_COUNTS, numbers[TALLY].tolist(), strict=True))
-    if counts["batches"] == 0:
+    batches = counts.pop("batches")
+    if batches == 0:
         return None
     numbers[TALLY].zero_()
-    return {
-        "forward_steps": counts["forward_steps"] / counts["batches"],
-        "backward_steps": counts["backward_steps"] / counts["batches"],
-        "unconverged": counts["unconverged"],
-        "worst_residual": counts["worst_residual"],
-    }
+    return {name: value / batches if name.endswith("steps") else value for name, value in counts.items()}

@@ -76,9 +76,6 @@ class LayeredMethod(SeedMethod):
 
     first_layer: Literal["complete", "sampled"] = field(default="sampled", kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
     @property
     def setup(self) -> Setup:
         return Setup(precompute=self.first_layer == "complete")

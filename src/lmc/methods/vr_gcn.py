@@ -87,9 +87,6 @@ class VRGCN(NodeWise):
     )  # fmt: skip
     reads_whole_rows: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
     @property
     def setup(self) -> Setup:
         complete = self.first_layer == "complete"

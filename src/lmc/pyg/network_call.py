@@ -96,10 +96,14 @@ class NetworkCall:
 def edge_dim_of(network: nn.Module, given: int | None, required: bool) -> int | None:
     """The width of edge features: the given one, or that which the first convolution with one names; None: none does,
     and none is ``required``."""
+    from torch_geometric.nn import GINEConv
+
     if given is not None:
         return given
     for module in network.modules():
-        lin = getattr(module, "lin_edge", None) or (getattr(module, "lin", None) if _is_gine(module) else None)
+        lin = getattr(module, "lin_edge", None) or (
+            getattr(module, "lin", None) if isinstance(module, GINEConv) else None
+        )
         for width in (getattr(module, "edge_dim", None), getattr(lin, "in_channels", None)):
             if isinstance(width, int) and width > 0:
                 return width
@@ -109,9 +113,3 @@ def edge_dim_of(network: nn.Module, given: int | None, required: bool) -> int | 
         f"expected the width of the edge features of {type(network).__name__}, whose forward requires edge_attr (got "
         "none): pass edge_dim to lmc.wrap"
     )
-
-
-def _is_gine(module: nn.Module) -> bool:
-    from torch_geometric.nn import GINEConv
-
-    return isinstance(module, GINEConv)

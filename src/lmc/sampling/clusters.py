@@ -53,6 +53,11 @@ class Clusters:
     def num_batches(self) -> int:
         return -(-self.num_parts // self.per_batch)
 
+    @property
+    def parts(self) -> Tensor:
+        """The part of every row."""
+        return torch.arange(self.num_parts).repeat_interleave(torch.tensor(self.offsets).diff())
+
     def epoch(self, number: int) -> list[tuple[int, ...]]:
         """The batches of one epoch in their order, each a tuple of ascending parts."""
         source = generator(CPU, self.seed, "epoch", number)

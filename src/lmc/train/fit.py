@@ -95,8 +95,7 @@ def fit(
             for record in records:
                 if show is not None:
                     show(record)
-        if (
-            run.sync is None and stop()
-        ):  # in the last epoch: everything is done and saved, but a sweep of runs must stop here
+        # in the last epoch everything is done and saved, but a sweep of runs must stop here
+        if run.sync is None and stop():
             raise Interrupted("stopped after the last epoch")
     return training.result()

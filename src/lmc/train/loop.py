@@ -83,7 +83,10 @@ class Training:
         self._check_validation()
         self._run_dir, self._resume = run_dir, resume
         if run.sync is not None:
-            check_ranks(settings)
+            if settings.minutes is not None:
+                raise ConfigError(
+                    "expected epochs or steps for a distributed run (got minutes): clocks of ranks differ"
+                )
             self._interrupt = run.sync.agreement(stop)
             self._asked_to_save = run.sync.agreement(self._wants_to_save)
         self._folder: RunFolder | None = None
@@ -320,12 +323,6 @@ class Training:
         if reader and not (self._validated and self.settings.eval_every):
             got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"
             raise ConfigError(f"expected validation scores for {reader} (got {got}): drop it, or provide them")
-
-
-def check_ranks(settings: Settings) -> None:
-    """Refuse what ranks of a distributed run would decide each for itself."""
-    if settings.minutes is not None:
-        raise ConfigError("expected epochs or steps to limit a distributed run (got minutes): clocks of ranks differ")
 
 
 def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:

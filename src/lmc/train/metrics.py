@@ -13,6 +13,7 @@ from torch import Tensor
 from lmc.engine import Problem
 from lmc.errors import ConfigError
 from lmc.graph import Graph
+from lmc.train.signals import never
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -89,7 +90,7 @@ class Tally:
         for metric in chain(*self._each.values()):
             if not isinstance(metric, Accuracy):
                 # torchmetrics would gather by itself, also where one rank evaluates alone
-                metric.distributed_available_fn = _never
+                metric.distributed_available_fn = never
 
     def update(self, rows: slice | Tensor, outputs: Tensor) -> None:
         """Count the outputs of rows of the graph."""
@@ -133,10 +134,6 @@ class Tally:
             raise _misfit(score.name, self._graph, error) from error
         shown = f"{list(value.shape)} of them" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"expected one number from the metric {score.name!r} (got {shown}): choose an average")
-
-
-def _never() -> bool:
-    return False
 
 
 def _misfit(name: str, graph: Graph, error: Exception) -> ConfigError:

@@ -20,16 +20,8 @@ from lmc.grammar import Option, named, options_of, read_options, split_spec
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 OPTIMIZERS: dict[str, type[Optimizer]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        torch.optim.Adam,
-        torch.optim.AdamW,
-        torch.optim.SGD,
-        torch.optim.RMSprop,
-        torch.optim.NAdam,
-        torch.optim.RAdam,
-        torch.optim.Adagrad,
-    )
+    name.lower(): getattr(torch.optim, name)
+    for name in ("Adam", "AdamW", "SGD", "RMSprop", "NAdam", "RAdam", "Adagrad")
 }
 _INTERNAL = ("self", "params", "foreach", "maximize", "capturable", "differentiable", "fused")
 LR = 0.01
