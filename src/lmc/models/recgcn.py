@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, check_within, typed
+from lmc.errors import check_within, typed
 from lmc.graph import CSR, spmm
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, configure
@@ -77,8 +77,6 @@ class RecGCN(Recurrent):
     ) -> None:  # fmt: skip
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden)
-        if p not in ("1", "inf"):
-            raise ConfigError(f'expected p "1" or "inf" (got {p!r})')
         check_within("(0, 1)", "at 1 the fixed point may not exist", kappa=kappa)
         self.p, self.kappa, self._start = p, float(kappa), start
         chosen = solver_of(solver)

@@ -50,8 +50,6 @@ def wrap(
     """
     if isinstance(network, Model):
         return network
-    if not isinstance(network, nn.Module):
-        raise ConfigError(f"expected a torch.nn.Module (got {type(network).__name__})")
     if any("_orig_mod" in m._modules or getattr(m, "_compiled_call_impl", None) for m in network.modules()):
         raise ConfigError(
             "expected a network that is not compiled (got one of torch.compile, whose convolutions cannot be "
