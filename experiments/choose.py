@@ -8,7 +8,9 @@ from statistics import fmean
 from typing import Annotated, Any
 
 import typer
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from experiments.gradients import configs_of
 from experiments.study import GraphsStudy, Rates, Seeds, parse_norm
@@ -22,6 +24,7 @@ from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.methods import FullBatch
 from lmc.report.looks import new_figure
+from lmc.report.names import Look, looks_of, shade
 from lmc.train import adam, train_epoch
 from lmc.train.evaluate import evaluate_problem
 
@@ -233,28 +236,33 @@ def compared(times: Mapping[str, float], chosen: str) -> tuple[list[str], float]
 
 def decision_figure() -> Figure:
     """The rule as a chart: a question in every box, the method that is recommended at its right."""
-    figure = new_figure(8.6, 4.6, "which method?")
+    figure = new_figure(8.6, 4.6, "Which method?")
     axes = figure.add_subplot()
     axes.set_axis_off()
     questions = [
-        ("model aggregates before training?", "SIGN"),
-        ("model is a fixed point?", "LMC4Rec"),
-        ("full batch fits, and its step is small\nbeside the steps on parts?", "FullBatch"),
-        ("aggregation not linear (attention)?", "GAS"),
-        (f"at least {ROWS_PER_COLUMN} core rows for each column?", "IMC"),
-        (f"halo at least {LARGE_HALO:g} times the core?", "CMC"),
+        ("Does the model aggregate before training?", "sign"),
+        ("Is the model a fixed point?", "lmc4rec"),
+        ("Does the full batch fit, and is its step small\nbeside the steps on parts?", "full"),
+        ("Is the aggregation not linear (attention)?", "gas"),
+        (f"Are there {ROWS_PER_COLUMN} or more core rows for each column?", "imc"),
+        (f"Is the halo at least {LARGE_HALO:g} times the core?", "cmc"),
     ]
-    box: dict[str, Any] = {"boxstyle": "round,pad=0.45", "facecolor": "white", "edgecolor": "#4d4d4d"}
+    looks = looks_of([method for _, method in questions])
     arrow: dict[str, Any] = {"arrowstyle": "->", "color": "#4d4d4d"}
-    step = 1 / len(questions)
+    left, right, half, step = 0.02, 0.62, 0.055, 1 / len(questions)
     for k, (question, method) in enumerate(questions):
         at, below = 1 - k * step, 1 - (k + 1) * step
-        axes.annotate("", (0.32, below + 0.05), (0.32, at - 0.05), arrowprops=arrow)
-        axes.annotate("", (0.78, at), (0.58, at), arrowprops=arrow)
-        axes.text(0.33, (at + below) / 2, "no", fontsize=8, va="center")
-        axes.text(0.7, at + 0.015, "yes", fontsize=8)
-        axes.text(0.32, at, question, ha="center", va="center", fontsize=9, bbox=box)
-        axes.text(0.8, at, method, va="center", fontsize=10, fontweight="bold")
-    axes.text(0.32, 0.0, "GAS", ha="center", va="center", fontsize=10, fontweight="bold")
+        axes.add_patch(Rectangle((left, at - half), right - left, 2 * half, facecolor="white", edgecolor="#4d4d4d"))
+        axes.text((left + right) / 2, at, question, ha="center", va="center", fontsize=9.5)
+        axes.annotate("", (0.32, below + half), (0.32, at - half), arrowprops=arrow)
+        axes.text(0.335, (at + below) / 2, "no", fontsize=8.5, va="center")
+        axes.annotate("", (0.78, at), (right, at), arrowprops=arrow)
+        axes.text(0.7, at + 0.015, "yes", fontsize=8.5, ha="center")
+        _name_method(axes, 0.8, at, looks[method])
+    _name_method(axes, 0.295, -0.015, looks["gas"])
     axes.set(xlim=(0, 1), ylim=(-0.05, 1.08))
     return figure
+
+
+def _name_method(axes: Axes, x: float, y: float, look: Look) -> None:
+    axes.text(x, y, look.name, va="center", fontsize=11, fontweight="bold", color=shade(look.colour, -0.15))

@@ -112,7 +112,7 @@ PAGES = {
 def messages(row: Row) -> Figure:
     """The messages of one method, forward and backward."""
     figure = Figure(figsize=(9, 2.6), dpi=100, facecolor="white")
-    for left, words, kinds in ((0.01, "forward: states", row.forward), (0.51, "backward: adjoints", row.backward)):
+    for left, words, kinds in ((0.01, "Forward: states", row.forward), (0.51, "Backward: adjoints", row.backward)):
         _draw_graph(figure.add_axes((left, 0.12, 0.48, 0.74)), kinds, named=True)
         figure.text(left + 0.02, 0.93, words, fontsize=10.5, fontweight="bold", color=INK)
     _legend(figure, 8.5)
@@ -124,7 +124,7 @@ def drawing() -> Figure:
     figure = Figure(figsize=(11.6, 0.8 + 1.5 * len(ROWS)), dpi=140, facecolor="white")
     height = 1 / (len(ROWS) + 0.62)
     looks = looks_of([row.method for row in ROWS])
-    for column, words in ((0.215, "forward: states"), (0.62, "backward: adjoints")):
+    for column, words in ((0.215, "Forward: states"), (0.62, "Backward: adjoints")):
         figure.text(column, 1 - 0.17 * height, words, fontsize=12.5, fontweight="bold", color=INK)
     for k, row in enumerate(ROWS):
         bottom = 1 - (k + 1.22) * height

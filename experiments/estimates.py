@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lmc.cli.console import TextTable, console, number
 from lmc.errors import ConfigError
-from lmc.report.looks import Points, draw_curve, legend_below, new_figure, plain, plain_decimals, save
+from lmc.report.looks import Points, draw_curve, entitle, legend_below, new_figure, plain, plain_decimals, save
 from lmc.report.names import Look, looks_of
 from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 
@@ -66,7 +66,7 @@ def estimates_figure(
         measured = {label: errors[name].get(label, ()) for label in of_methods}
         _draw(upper, {label: [(e.epoch, e.loss) for e in run.epochs] for label, run in of_methods.items()}, looks)
         _draw(lower, {label: [(e.epoch, e.layers.get("V", 0)) for e in m] for label, m in measured.items()}, looks)
-        upper.set_title(name, loc="left", fontsize=11)
+        entitle(upper, name)
         lower.set_xlabel("epoch", fontsize=10)
     panels[0][0].set_ylabel("training loss", fontsize=10)
     panels[1][0].set_ylabel("relative error of V", fontsize=10)

@@ -24,7 +24,7 @@ from lmc.engine.problem import losses_of
 from lmc.errors import ConfigError
 from lmc.methods import ClusterMethod
 from lmc.models import BatchNorm
-from lmc.report.looks import MARKERS, legend_below, new_figure, plain
+from lmc.report.looks import MARKERS, entitle, legend_below, new_figure, plain
 from lmc.report.names import looks_of
 from lmc.train.evaluate import evaluate_problem
 
@@ -307,7 +307,7 @@ def _draw(axes: Axes, points: Sequence[Spread | None], shift: float, colour: str
 def _label(axes: Axes, norm: str, names: Sequence[str], baseline: str) -> None:
     plain(axes)
     words = norm.replace("none", "no norm").replace(":", " norm, dropout ")
-    axes.set_title(words[0].upper() + words[1:], loc="left", fontsize=11)
+    entitle(axes, words)
     axes.set_ylabel(f"loss / loss of {baseline}", fontsize=10)
     axes.set_xlabel("parts / parts in a batch, and the learning rate below", fontsize=9)
     axes.axhline(1.0, color="#4d4d4d", linewidth=0.9, zorder=0)

@@ -22,7 +22,7 @@ from lmc.cli.spec import parse_method, parse_methods
 from lmc.cli.study import Hidden, Methods
 from lmc.errors import ConfigError
 from lmc.methods import Method
-from lmc.report.looks import legend_below, new_figure, plain
+from lmc.report.looks import entitle, legend_below, new_figure, plain
 from lmc.report.names import looks_of, shade
 
 CAPTION = (
@@ -208,8 +208,9 @@ def curves_figure(records: Sequence[RankCurve], title: str) -> Figure:
     for place, (label, rows) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(-(-len(panels) // columns), columns, place)
         first, colour = rows[0].curves[0], looks[label].colour
-        axes.set_title(f'{looks[label].name}, sync="{first.sync}"', loc="left", fontsize=10.5)
+        entitle(axes, f'{looks[label].name}, sync="{first.sync}"', 10.5)
         axes.set_xlabel("epoch", fontsize=9)
+        axes.set_ylabel("training loss", fontsize=9)
         _draw(axes, rows, numbers, colour)
         plain(axes)
     lines = [

@@ -28,8 +28,9 @@ from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import FullBatch
-from lmc.models import APPNP, GCN, Model, RecGCN
-from lmc.report.looks import legend_below, new_figure, plain
+from lmc.models import APPNP, GCN, MODELS, Model, RecGCN
+from lmc.report.compare import EXACT
+from lmc.report.looks import entitle, legend_below, new_figure, plain
 from lmc.report.names import Look, looks_of
 
 BIAS = (
@@ -254,7 +255,7 @@ class Theorems(GraphStudy[TheoremCell, TheoremRecord]):
         if not panels:
             return None
         looks = looks_of(list(dict.fromkeys(r.method for r in records if r.question in ("rate", "norm"))))
-        figure = new_figure(4.5 * len(panels), 4.5, "Bias of the gradient, and gradient norms under SGD")
+        figure = new_figure(4.5 * len(panels), 4.5, "Bias by learning rate, and gradient norms in training by SGD")
         for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
             _draw(axes, *panel, [r for r in records if (r.model, r.question) == panel], looks)
         legend_below(figure, looks, columns=3)
@@ -266,13 +267,18 @@ def _draw(axes: Axes, model: str, question: str, records: Sequence[TheoremRecord
     for method in dict.fromkeys(r.method for r in records):
         points = _biases(records, method) if question == "rate" else _curve(records, method)
         look, marker = looks[method], "o" if question == "rate" else ""
+        if max(points.values()) < EXACT:  # below every axis
+            axes.text(0.02, 0.03, f"{look.name}: exact", transform=axes.transAxes, fontsize=9, color=look.colour)
+            continue
         axes.semilogy([float(x) for x in points], list(points.values()), color=look.colour, linestyle=look.dashes,
                       marker=marker, markersize=3)  # fmt: skip
     if question == "norm":
-        axes.set(xlabel="epoch", ylabel="gradient norm over the first")
+        words = "gradient norm"
+        axes.set(xlabel="epoch", ylabel="gradient norm / first gradient norm")
     else:
-        axes.set(xlabel="learning rate", ylabel="relative bias", xscale="log", ylim=(1e-5, 2))
-    axes.set_title(model, fontsize=11)
+        words = "bias of the gradient"
+        axes.set(xlabel="learning rate", ylabel="relative bias", xscale="log", ylim=(1e-4, 2))
+    entitle(axes, f"{MODELS[model].__name__}: {words}")
     plain(axes, "both")
 
 

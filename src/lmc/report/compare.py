@@ -13,6 +13,7 @@ from lmc.report.looks import (
     BESIDE,
     GRID_COLOUR,
     draw_curve,
+    entitle,
     legend_below,
     name_lines,
     new_figure,
@@ -145,7 +146,7 @@ def _draw_error(axes: Axes, value: float, row: int, low: float, colour: str) -> 
 
 
 def _label(axes: Axes, title: str, xlabel: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11)
+    entitle(axes, title)
     axes.set_xlabel(xlabel, fontsize=10)
     plain(axes)
     axes.tick_params(axis="y", which="minor", length=0)

@@ -15,6 +15,7 @@ from lmc.report.looks import (
     MARKERS,
     Points,
     draw_curve,
+    entitle,
     legend_below,
     name_lines,
     new_figure,
@@ -59,7 +60,7 @@ def rows_figure(names: Sequence[str], labels: Sequence[str], panels: Sequence[Pa
     pad = 22 if any(panel.marked for panel in panels) else 6  # the legend is between title and panel
     for axes, panel in zip(all_axes, panels, strict=True):
         _draw_bars(axes, panel, [looks[label].colour for label in labels])
-        axes.set_title(panel.title + ", logarithmic" * panel.log, loc="left", fontsize=10.5, pad=pad)
+        entitle(axes, panel.title + ", logarithmic" * panel.log, 10.5, pad=pad)
     words = [name.replace(label, looks[label].name) for name, label in zip(names, labels, strict=True)]
     all_axes[0].set_yticks(range(len(names)), words, fontsize=8.5)
     all_axes[0].set_ylim(len(names) - 0.4, -0.6)
@@ -176,6 +177,6 @@ def _draw_scales(axes: Axes, panel: Growth) -> None:
         axes.set_xticks(sorted({x for x, _ in panel.points}), minor=False)
         axes.minorticks_off()
     plain_decimals(axes.yaxis)
-    axes.set_title(panel.title, loc="left", fontsize=11)
+    entitle(axes, panel.title)
     axes.set_xlabel(f"{panel.xlabel} (both axes logarithmic)", fontsize=10)
     plain(axes, grid="both")

@@ -29,6 +29,11 @@ def new_figure(width: float, height: float, title: str) -> Figure:
     return figure
 
 
+def entitle(axes: Axes, title: str, size: float = 11, **style: Any) -> None:
+    """Write the title of a panel on its left, with a capital first letter."""
+    axes.set_title(title[:1].upper() + title[1:], loc="left", fontsize=size, **style)
+
+
 def draw_curve(axes: Axes, points: Points, look: Look, **style: Any) -> None:
     """A line through the points; a single point has a marker, since a line of one point is invisible."""
     if points:
