@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import lmc
 import lmc.data
 from lmc.errors import ConfigError, GraphError
-from lmc.graph import Graph
-from lmc.partition import METHODS, check_parts, partition, quality
+from lmc.graph import Graph, csr
+from lmc.partition import METHODS, check_parts, dispatch, partition, partitioners, quality
 from lmc.partition.partitioners import fill_empty
 
 
@@ -44,31 +45,38 @@ def test_parts_of_a_few_nodes_are_not_empty(graph: Graph, method: str, num_parts
     check_parts(partition(graph, num_parts, method, cache=False), graph.num_nodes, num_parts)
 
 
-def test_same_seed_same_parts(graph: Graph, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if method == "kaminpar-fast":  # it reads the number of threads, and promises this for one of them
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+def test_same_seed_same_parts(graph: Graph, method: str) -> None:
     a, b, c = (partition(graph, 8, method, seed=seed, cache=False) for seed in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
 
-def test_fast_kaminpar_uses_all_threads_and_its_parts_are_stored(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("installed", [True, False])
+def test_auto_is_metis_unless_the_graph_is_large_and_kaminpar_installed(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
-    import kaminpar
+    metis, fast = (partition(graph, 8, name, cache=False) for name in ("metis", "kaminpar-fast"))
+    assert torch.equal(partition(graph, 8, cache=False), metis)
+    assert lmc.methods.CMC().partition == "auto"
+    monkeypatch.setattr(dispatch, "LARGE", graph.adj.nnz)
+    monkeypatch.setattr(dispatch.importlib.util, "find_spec", lambda _: object() if installed else None)
+    assert torch.equal(partition(graph, 8, cache=False), fast if installed else metis)
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    solver, threads = kaminpar.KaMinPar, []
 
-    def counted(num_threads: int, context: kaminpar.Context) -> kaminpar.KaMinPar:
-        threads.append(num_threads)
-        return solver(num_threads, context)
-
-    monkeypatch.setattr(kaminpar, "KaMinPar", counted)
-    first, second = (partition(graph, 8, "kaminpar-fast") for _ in range(2))
-    assert threads == [2]
-    assert torch.equal(first, second)
+def test_thinned_edges_are_symmetric_and_nodes_of_few_edges_keep_them(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitioners, "NEIGHBOURS", 2)
+    adj, degree = graph.adj, graph.adj.degrees()
+    kept = partitioners.thinned(adj)
+    dense = kept.to_dense()
+    assert torch.equal(dense, dense.t())
+    assert bool((dense <= adj.to_dense()).all())
+    assert torch.equal(kept.degrees()[degree <= 2], degree[degree <= 2])
+    least = torch.minimum(degree[adj.row_index()], degree[adj.indices.long()])
+    assert kept.nnz == pytest.approx(float((2 / least.clamp(2, 8)).sum()), rel=0.05)
+    monkeypatch.setattr(csr, "CHUNK", 1000)
+    assert torch.equal(partitioners.thinned(adj).indices, kept.indices)
 
 
 def test_the_global_generator_is_not_used(graph: Graph, method: str) -> None:
@@ -117,7 +125,7 @@ def test_an_invalid_number_of_parts_is_refused(graph: Graph, num_parts: int) -> 
 
 
 def test_an_unknown_method_is_refused(graph: Graph) -> None:
-    known = "metis, metis-work, kaminpar, kaminpar-fast, random, label-propagation, stream"
+    known = "auto, metis, metis-work, kaminpar, kaminpar-fast, random, label-propagation, stream"
     with pytest.raises(ConfigError, match=rf"{known} \(got 'spectral'\)"):
         partition(graph, 4, "spectral")
 

@@ -91,8 +91,8 @@ class Training(Source):
         str | None,
         _method(
             "How: metis, metis-work (equal work), kaminpar or kaminpar-fast (need that package), label-propagation, "
-            "stream or random.",
-            show_default="metis",
+            "stream, random, or auto: metis, and kaminpar-fast for graphs of 15 million edges and more.",
+            show_default="auto",
         ),
     ] = None
     model: Annotated[

@@ -32,6 +32,7 @@ from lmc.losses import describe
 from lmc.methods import ClusterMethod, DropEdge, FullBatch, Method
 from lmc.models import Model
 from lmc.partition import is_cached, quality
+from lmc.partition.dispatch import chosen
 from lmc.results import About, RunRecord, read_run
 from lmc.stores import Placement, free_memory
 from lmc.train import Training, stop_on_interrupt
@@ -169,7 +170,7 @@ def suited(options: Train, model: Model, graph: Graph, placement: Placement) -> 
     if name.strip() != AUTO:
         return options.method, ""
     shared: dict[str, Any] = options.shared()
-    partition = shared["partition"] or ("metis" if options.clusters == AUTO else None)
+    partition = shared["partition"] or (AUTO if options.clusters == AUTO else None)
     found = recommended(
         model, graph, placement, num_parts=shared["parts"], clusters_per_batch=shared["clusters"], partition=partition,
         seed=options.seed, memory=parse_memory(options.memory) if options.memory else None,
@@ -245,11 +246,9 @@ def division_facts(run: Run) -> list[tuple[str, str]]:
         return [("ranks", f"{rows}; sync={world.options.sync}"), ("batches", f"of rank 0: {each}")]
     figures = quality(run.graph, clusters.parts)
     batches = f"{clusters.num_parts} parts, {clusters.per_batch} a batch, {clusters.num_batches} steps an epoch"
-    partition = (
-        f"{getattr(run.method, 'partition', 'given')}: {percent(figures.kept)} of edges inside parts, "
-        f"largest part {figures.balance:.2f} times the mean"
-    )
-    return [("batches", batches + ", redrawn every epoch" * clusters.redraw), ("partition", partition)]
+    partitioner = chosen(getattr(run.method, "partition", "given"), run.graph)
+    kept = f"{percent(figures.kept)} of edges inside parts, largest part {figures.balance:.2f} times the mean"
+    return [("batches", batches + ", redrawn every epoch" * clusters.redraw), ("partition", f"{partitioner}: {kept}")]
 
 
 def _summary(record: RunRecord) -> Table:

@@ -27,8 +27,8 @@ from lmc.errors import ConfigError, check_fields, typed
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed, Shard
 from lmc.losses import Loss
 from lmc.models import Model, Operator, Pass
-from lmc.partition import METHODS as PARTITIONS
 from lmc.partition import partition
+from lmc.partition.dispatch import NAMES as PARTITIONS
 from lmc.sampling import Clusters
 from lmc.stores import Placement, Rows, Table
 
@@ -441,13 +441,13 @@ class ClusterMethod(Method):
         clusters_per_batch: c, drawn without replacement; by default an eighth of the parts, at least 2.
         redraw: draw new batches every epoch instead of fixing the subgraphs once.
         partition: "metis", "metis-work", "kaminpar" or "kaminpar-fast" (need the package kaminpar),
-            "label-propagation", "stream" or "random".
+            "label-propagation", "stream", "random", or "auto": "metis", and "kaminpar-fast" for large graphs.
     """
 
     num_parts: int | None = None
     clusters_per_batch: int | None = None
     redraw: bool = False
-    partition: str = "metis"
+    partition: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,6 +6,7 @@ everything that it depends on: the structure of the graph, the number of parts, 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,24 +39,29 @@ METHODS: dict[str, Callable[[Graph, int, int], Tensor]] = {
     "label-propagation": propagated_parts,
     "stream": streamed_parts,
 }
+NAMES = ("auto", *METHODS)
+LARGE = 3 * 10**7
+"""Entries of the adjacency from which on ``"auto"`` avoids METIS, which takes about half a minute for so many."""
 
 
 @typed
-def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0, cache: bool = True) -> Tensor:
+def partition(graph: Graph, num_parts: int, method: str = "auto", seed: int = 0, cache: bool = True) -> Tensor:
     """A part 0 .. ``num_parts`` - 1 for every node, int64 [n]; no part is empty.
 
     Args:
         method: ``"metis"``, ``"metis-work"`` (equal sums of rows and entries instead of equal rows), ``"kaminpar"``
-            (faster, and fewer edges cut; needs the package kaminpar), ``"kaminpar-fast"`` (its fast settings on all
-            threads), ``"label-propagation"`` (for graphs too large for both), ``"stream"`` (for graphs larger than
-            memory: label propagation over chunks of edges, then METIS on one piece at a time) or ``"random"``.
-        seed: the same seed gives the same parts; those of ``"kaminpar-fast"`` differ from call to call on several
-            threads, unless they are stored.
+            (faster, and fewer edges cut; needs the package kaminpar), ``"kaminpar-fast"`` (its fast settings on a
+            sample of the edges), ``"label-propagation"`` (for graphs too large for both), ``"stream"`` (for graphs
+            larger than memory: label propagation over chunks of edges, then METIS on one piece at a time) or
+            ``"random"``. ``"auto"`` is METIS, and ``"kaminpar-fast"`` for graphs of :data:`LARGE` entries and more
+            where kaminpar is installed.
+        seed: the same seed gives the same parts.
         cache: store the result in the user's cache folder and read it the next time (not for random parts, which
             are drawn faster than read).
     """
-    if method not in METHODS:
-        raise ConfigError(f"expected a method of {', '.join(METHODS)} (got {method!r}): choose one of them")
+    if method not in NAMES:
+        raise ConfigError(f"expected a method of {', '.join(NAMES)} (got {method!r}): choose one of them")
+    method = chosen(method, graph)
     if num_parts < 1:
         raise ConfigError(f"expected num_parts as a whole number, 1 or more (got {num_parts}): raise it")
     if num_parts > graph.num_nodes:
@@ -72,9 +78,17 @@ def partition(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0
     return parts
 
 
-def is_cached(graph: Graph, num_parts: int, method: str = "metis", seed: int = 0) -> bool:
+def chosen(method: str, graph: Graph) -> str:
+    """The partitioner that ``method`` names, also where it is "auto"."""
+    if method != "auto":
+        return method
+    fast = graph.adj.nnz >= LARGE and importlib.util.find_spec("kaminpar") is not None
+    return "kaminpar-fast" if fast else "metis"
+
+
+def is_cached(graph: Graph, num_parts: int, method: str = "auto", seed: int = 0) -> bool:
     """Whether :func:`partition` has stored these parts before."""
-    return _cache_file(graph, num_parts, method, seed).exists()
+    return _cache_file(graph, num_parts, chosen(method, graph), seed).exists()
 
 
 def _cache_file(graph: Graph, num_parts: int, method: str, seed: int) -> Path:
