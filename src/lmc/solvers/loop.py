@@ -181,8 +181,7 @@ def solve(
     """
     x = start.clone(memory_format=torch.contiguous_format)
     change, every = torch.empty_like(x), solver.interval(x)
-    advance = solver.begin(x) if total is None else solver.begin(x, total)
-    watch = _Residual(x, remedy, total)
+    advance, watch = solver.begin(x, total), _Residual(x, remedy, total)
     if first is None:
         first = torch.empty_like(x)
         f(x, first)
