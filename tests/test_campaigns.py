@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -40,6 +41,12 @@ def test_no_case_of_a_fixed_share_is_wrong() -> None:
         found = outcomes[group]
         assert found["tried"] == found["right"] + found["refused"], group
         assert found["tried"] >= LEAST[group], group
+
+
+def test_the_campaign_of_ranks_can_be_run() -> None:
+    """It runs on its own, so that a name it imports may be lost unnoticed."""
+    campaign = importlib.import_module("campaigns.ranks")
+    assert campaign.CASES % len(campaign.FAULTS) == 0
 
 
 def test_the_page_quotes_the_table_of_the_whole_campaign() -> None:

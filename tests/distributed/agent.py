@@ -102,3 +102,8 @@ def dies(rank: int, step: int, arguments: list[str]) -> None:
 
     Run.accumulate = counted  # type: ignore[method-assign]
     command(arguments)
+
+
+def differs(rank: int, more: list[str], arguments: list[str]) -> None:
+    """``lmc ARGUMENTS`` on ranks of which one has further options."""
+    command([*arguments, *more] if int(os.environ["RANK"]) == rank else arguments)

@@ -277,6 +277,12 @@ def refused(case: Case) -> Any:
     return case.bind_here()
 
 
+def fit_differing(cases: list[Case], options: list[dict[str, Any]]) -> Any:
+    """Train on two ranks of which each has a case and options of its own, which is refused."""
+    rank = torch.distributed.get_rank()
+    return fit(cases[rank], options[rank], None)
+
+
 def diagnose(case: Case) -> dict[str, Any]:
     """Errors of a run after some steps, at the batches of the next one."""
     run = case.bind_here()

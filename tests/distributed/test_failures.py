@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,30 @@ import torch
 from jobs import Case
 from rank_pool import Ranks
 
-from lmc.errors import DistributedError
-from lmc.methods import LMC4Conv
+from lmc.errors import ConfigError, DistributedError
+from lmc.methods import GAS, LMC4Conv
 
 CASE = Case(LMC4Conv(clusters_per_batch=1))
 OPTIONS: dict[str, Any] = {"epochs": 3, "lr": 0.05, "checkpoint_every": "3steps"}
+
+
+@pytest.mark.parametrize(
+    ("case", "more", "message"),
+    [
+        (CASE, {"lr": 0.3}, r"the same lr on every rank \(got 0.05 on rank 0, and 0.3 on rank 1\): start all"),
+        (Case(GAS(clusters_per_batch=1)), {}, r"the same method on every rank \(got LMC4Conv\(.* on rank 1"),
+        (replace(CASE, model="sage"), {}, r"the same model on every rank \(got \('GCN'"),
+        (replace(CASE, options={"wire": "bfloat16"}), {}, "the same options of ranks on every rank"),
+    ],
+    ids=["lr", "method", "model", "wire"],
+)
+def test_a_rank_with_other_settings_is_refused_on_all_ranks(
+    case: Case, more: dict[str, Any], message: str, two: Ranks
+) -> None:
+    found = two(jobs.fit_differing, [CASE, case], [OPTIONS, OPTIONS | more])
+    assert str(found[0]) == str(found[1])
+    with pytest.raises(ConfigError, match=message):
+        raise found[0]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -13,7 +13,7 @@ from lmc.engine.cuda_graphs import warm_up
 from lmc.engine.distributed import Distributed, World, own_shard
 from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.matrices import bound_over_ranks
-from lmc.engine.distributed.ownership import check_distributed, join, share
+from lmc.engine.distributed.ownership import check_distributed, check_ranks, join, share
 from lmc.engine.distributed.world import local_device
 from lmc.engine.kinds import kind_of
 from lmc.engine.layered import Layered
@@ -22,7 +22,7 @@ from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph, Shard, without_features
 from lmc.heap import release_freed
-from lmc.losses import Loss, checked_loss
+from lmc.losses import Loss, checked_loss, describe
 from lmc.methods import ClusterMethod, DropEdge, Method
 from lmc.models import Embedding, Model
 from lmc.models.activation import BatchNormWithHalo
@@ -76,6 +76,7 @@ def bind(
         check_distributed(method, model, options)
         placement = replace(placement, device=str(local_device(placement.training_device)))
         world = World(options, placement.training_device)
+        check_ranks(schedule or method, model, seed, describe(loss), world)
         evaluated = None if evaluated is None else share(whole, world)
         exchange, clusters, turns = join(method, given if graph is whole else graph, parts, seed, world)
         graph, seed = exchange.shard.graph, clusters.seed

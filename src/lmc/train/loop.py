@@ -87,6 +87,8 @@ class Training:
                 raise ConfigError(
                     "expected epochs or steps for a distributed run (got minutes): clocks of ranks differ"
                 )
+            own = ("setup_seconds", "threads", "seed", "device")  # the seed of the run is compared at bind
+            run.sync.world.check_same({k: v for k, v in self.config.items() if k not in own})
             self._interrupt = run.sync.agreement(stop)
             self._asked_to_save = run.sync.agreement(self._wants_to_save)
         self._folder: RunFolder | None = None

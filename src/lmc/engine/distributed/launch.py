@@ -61,14 +61,15 @@ def meeting(wait: float) -> dict[str, Any]:
         return {}
     store, rank, ranks = launcher(wait), rank_here(), int(os.environ["WORLD_SIZE"])
     if rank == 0:
-        _start = uuid.uuid4().hex
-        store.set(_START, _start)
+        start = uuid.uuid4().hex
+        store.set(_START, start)
         for other in range(1, ranks):
-            question = store.get(f"{_START}/{_start}/question/{other}").decode()
-            store.set(f"{_START}/{_start}/answer/{other}", question)
+            question = store.get(f"{_START}/{start}/question/{other}").decode()
+            store.set(f"{_START}/{start}/answer/{other}", question)
     else:
-        _start = _answered(store, rank, wait)
-    return {"store": dist.PrefixStore(f"{_START}/{_start}", store), "rank": rank, "world_size": ranks}
+        start = _answered(store, rank, wait)
+    _start = start
+    return {"store": dist.PrefixStore(f"{_START}/{start}", store), "rank": rank, "world_size": ranks}
 
 
 def _answered(store: dist.Store, rank: int, wait: float) -> str:

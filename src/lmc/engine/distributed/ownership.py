@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -39,6 +40,14 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
             f"expected sync_every=1 for {traits.title} (got {options.sync_every}): its sums have to fit the rows of "
             "other ranks; use LMC4Conv"
         )
+
+
+def check_ranks(method: Method, model: Model, seed: int, loss: str | None, world: World) -> None:
+    """Refuse ranks that would compute different things."""
+    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    versions = {"version of torch": torch.__version__, "version of lmc": sys.modules["lmc"].__version__}
+    options = {"method": method, "model": (type(model).__name__, model.settings, model.arguments, shapes)}
+    world.check_same({**versions, **options, "seed": seed, "loss": loss, "options of ranks": world.options})
 
 
 def _check_layers(model: Model, options: Distributed) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -148,6 +150,18 @@ class World:
         """A text of every rank."""
         content = torch.tensor([0, *text.encode()], dtype=torch.uint8, device=self.device)
         return [bytes(each.tolist()[1:]).decode() for each in self.gather(content)]
+
+    def check_same(self, settings: Mapping[str, object]) -> None:
+        """Refuse, on all ranks, settings that differ between them."""
+        texts = {name: re.sub(r" at 0x\w+", "", str(value)) for name, value in settings.items()}
+        found = [json.loads(text) for text in self.texts(json.dumps(texts))]
+        for rank, others in enumerate(found):
+            for name, text in found[0].items():
+                if others.get(name) != text:
+                    raise ConfigError(
+                        f"expected the same {name} on every rank (got {text:.80} on rank 0, and {others.get(name):.80} "
+                        f"on rank {rank}): start all of them with the same command"
+                    )
 
     @contextmanager
     def together(self) -> Iterator[None]:
