@@ -84,6 +84,16 @@ def test_the_page_holds_every_value_and_loads_nothing(comparison: Path) -> None:
     assert "default-src 'none'" in page
 
 
+def test_the_settings_leave_out_what_is_none_and_shorten_numbers(tmp_path: Path) -> None:
+    model = {"name": "GCN", "arguments": {"hidden": 8}, "layers.0": {"dropout": 0.5}}
+    extra = {"setup_seconds": {"bind": 0.0224502979981}, "data": "1c3e", "format": 3, "betas": [0.9, 1 / 3]}
+    shared = dict(data_of(report_page(write_run(tmp_path / "r", "gas", 0.2, model=model, **extra)))["shared"])  # type: ignore[call-overload]
+    assert shared["model.arguments.hidden"] == "8"
+    assert shared["betas"] == "[0.9, 0.333333]"
+    assert not {name.split(".")[0] for name in shared} & {"setup_seconds", "data", "format"}
+    assert not [name for name in shared if name.startswith("model.layers")]
+
+
 def test_one_run_and_a_folder_of_fit_have_a_page(comparison: Path) -> None:
     folder = comparison / "gas"
     (folder / "about.json").unlink()
@@ -188,6 +198,8 @@ def test_charts_are_drawn_and_toggles_hide_a_method(browser: Browser, comparison
     assert page.run("document.querySelector('#toggles button[data-method=\"1\"]').ariaPressed") == "false"
     assert page.run(curves) == 4 * 3
     assert page.run("document.querySelectorAll('#table tbody tr').length") == 3
+    assert page.run("document.getElementById('headline').textContent").startswith("IMC is the first to reach")
+    assert page.run("document.querySelector('#table tr.winner th').textContent") == "IMC"
     page.click("#toggles button[data-method='1']")
     assert page.run(curves) == 4 * 4
     assert page.problems == []
@@ -224,6 +236,8 @@ def test_values_are_read_by_mouse_and_by_keyboard(browser: Browser, comparison: 
     shown = page.run(tip)
     assert shown.startswith("seconds ")
     assert all(name in shown for name in ("full batch", "GAS", "IMC"))
+    page.hover("#curves figure:nth-child(3) .plot")
+    assert page.run(tip.replace("'#curves .tip'", "'#curves figure:nth-child(3) .tip'")).startswith("epoch ")
     page.run("document.querySelector('#curves .plot').focus()")
     page.key("ArrowRight")
     spoken = "document.querySelector('#curves figure [aria-live]').textContent"
@@ -298,6 +312,7 @@ def test_names_from_a_folder_are_never_run(browser: Browser, tmp_path: Path) -> 
 def test_an_unfinished_run_says_so_on_its_page(browser: Browser, tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", "gas", 0.2, epochs=0, wanted=7)
     page = opened(browser, run)
+    assert page.run("getComputedStyle(document.getElementById('toggles')).display") == "none"  # there is one method
     assert "unfinished: 0 of 7 epochs" in page.run("document.getElementById('notes').textContent")
     assert page.run("document.getElementById('headline').textContent") == "No epoch is recorded yet."
     assert page.problems == []

@@ -148,7 +148,7 @@
       }
       rows.sort((a, b) => b[1][1] - a[1][1]);
       tip.replaceChildren();
-      add(tip, "strong", {}, `${xlabel.split(" ")[0]} ${short(x)}`);
+      add(tip, "strong", {}, `${xlabel === "epochs" ? "epoch" : "seconds"} ${short(x)}`);
       const table = add(tip, "table");
       for (const [m, p] of rows) {
         const row = add(table, "tr");
@@ -186,8 +186,8 @@
   };
 
   // ---- tables; a cell is a value to sort by and a text, or a function that fills the cell
-  const grid = (parent, { caption, columns, rows, sortable }) => {
-    const table = add(add(parent, "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }), "table");
+  const grid = (parent, { caption, columns, rows, sortable, words }) => {
+    const table = add(add(parent, "div", { class: words ? "scroll words" : "scroll", tabindex: "0", role: "region", "aria-label": caption }), "table");
     add(table, "caption", { class: "hidden-live" }, caption);
     const head = add(add(table, "thead"), "tr");
     const body = add(table, "tbody");
@@ -250,13 +250,14 @@
     button.addEventListener("click", () => {
       m.shown = !m.shown;
       button.setAttribute("aria-pressed", String(m.shown));
+      headline();
       redraw();
     });
   }
   const headline = () => {
     const line = document.getElementById("headline");
     line.replaceChildren();
-    const order = methods.map((m) => [m, reached(m)]).filter(([, p]) => p).sort((a, b) => a[1][SECONDS] - b[1][SECONDS]);
+    const order = methods.filter((m) => m.shown).map((m) => [m, reached(m)]).filter(([, p]) => p).sort((a, b) => a[1][SECONDS] - b[1][SECONDS]);
     if (!order.length) return void (line.textContent = methods.some((m) => m.done) ? "" : "No epoch is recorded yet.");
     const say = ([m, p]) => `${seconds(p[SECONDS])} of training steps (epoch ${p[EPOCH]})`;
     add(line, "b", {}, order[0][0].name);
@@ -301,7 +302,7 @@
     caption: "Final values of every method", sortable: true,
     columns: () => ["method", "epochs", "training loss", "best epoch", `validation ${metric}`, `test ${metric}`, "seconds", "seconds an epoch", ...(target === null ? [] : [`seconds to ${target}${data.percent ? " %" : ""}`]), "gradient error", ...(biased ? ["bias"] : [])],
     rows: () => {
-      const times = methods.map((m) => reached(m)?.[SECONDS] ?? Infinity);
+      const times = methods.map((m) => (m.shown && reached(m)?.[SECONDS]) || Infinity);
       return methods.filter((m) => m.shown).map((m) => ({
         winner: many && times[m.index] < Infinity && times[m.index] === Math.min(...times),
         cells: [
@@ -326,10 +327,10 @@
   const measured = methods.filter((m) => m.errors.length);
   if (!measured.length) add(errors, "p", { class: "soft" }, "Not measured. lmc compare measures them during training.");
   else {
-    chart(add(errors, "div", { class: "charts" }), { title: "Relative error of the gradient over epochs", caption: "mean over parameters; logarithmic axis; values below 1e-6 are exact and not drawn", xlabel: "epochs", log: true, series: (m) => m.errors.map((e) => [e[0], e[1] >= 1e-6 ? e[1] : null]), value: error });
+    const row = add(errors, "div", { class: "charts" });
+    chart(row, { title: "Relative error of the gradient over epochs", caption: "mean over parameters; logarithmic axis; values below 1e-6 are exact and not drawn", xlabel: "epochs", log: true, series: (m) => m.errors.map((e) => [e[0], e[1] >= 1e-6 ? e[1] : null]), value: error });
     const layers = [...new Set(measured.flatMap((m) => m.layers.map((l) => l[0])))];
-    add(errors, "p");
-    grid(errors, {
+    grid(row, {
       caption: "Gradient error by layer", columns: () => ["method", ...layers],
       rows: () => measured.filter((m) => m.shown).map((m) => ({ cells: [[m.name, (cell) => named(cell, m)], ...layers.map((l) => { const v = m.layers.find((p) => p[0] === l)?.[1]; return [v, error(v)]; })] })),
     });
@@ -343,8 +344,7 @@
     for (const [k, what] of [[2, "stored states H"], [3, "stored adjoints V"]])
       if (kept.some((m) => m.errors.some((e) => known(e[k])))) chart(row, { title: `Distance of ${what} from exact values`, caption: "relative, mean over layers", xlabel: "epochs", series: (m) => m.errors.map((e) => [e[0], e[k]]) });
     const names = [...new Set(kept.flatMap((m) => m.stale.map((s) => s[0])))].sort();
-    add(stale, "p");
-    grid(stale, {
+    grid(row, {
       caption: "Staleness at the last measurement, by table and layer", columns: () => ["method", ...names],
       rows: () => kept.filter((m) => m.shown).map((m) => ({ cells: [[m.name, (cell) => named(cell, m)], ...names.map((n) => { const v = m.stale.find((p) => p[0] === n)?.[1]; return [v, error(v)]; })] })),
     });
@@ -388,7 +388,7 @@
   pairs(settings, data.shared);
   if (data.differing.length) {
     add(settings, "p", { class: "soft" }, "Settings that differ between the methods:");
-    grid(settings, { caption: "Settings that differ", columns: () => ["setting", ...methods.map((m) => m.name)], rows: () => data.differing.map((row) => ({ cells: row.map((text) => [text, text, "text"]) })) });
+    grid(settings, { caption: "Settings that differ", words: true, columns: () => ["setting", ...methods.map((m) => m.name)], rows: () => data.differing.map((row) => ({ cells: row.map((text) => [text, text, "text"]) })) });
   }
   const command = section("Command", "command");
   if (data.command) add(command, "pre", {}, data.command);

@@ -23,6 +23,8 @@ from lmc.results import About, ErrorRecord, RunRecord, finite, mean_errors, read
 POINTS = 1500
 """The most points of a curve: more than the pixels that show them."""
 PERCENT = ("accuracy", "micro-f1", "top-k-micro-f1")
+HIDDEN = ("format", "data", "setup_seconds", "model.layers")
+"""Entries of config.json that are no settings, or that others say in fewer words."""
 _NEEDED = {"graph": str, "epochs": int, "method": dict, "metrics": list}
 
 
@@ -185,11 +187,20 @@ def _settings(configs: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str
 
 def _flat(prefix: str, value: Any) -> list[tuple[str, str]]:
     """The leaves of nested settings, as texts."""
+    if prefix.startswith(HIDDEN):
+        return []
     if prefix == "parameters":  # a shape for every parameter: too long for a table
         return [(prefix, f"{len(value) if isinstance(value, dict) else 0} tensors")]
     if isinstance(value, dict) and value:
         start = f"{prefix}." if prefix else ""
         return [pair for key, inner in value.items() for pair in _flat(f"{start}{key}", inner)]
     if not isinstance(value, str):
-        value = "none" if value is None else json.dumps(finite(value))
+        value = "none" if value is None else json.dumps(_rounded(finite(value)))
     return [(prefix, value if len(value) <= 200 else value[:197] + "...")]
+
+
+def _rounded(value: Any) -> Any:
+    """The value with numbers of six significant digits."""
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
