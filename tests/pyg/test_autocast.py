@@ -13,7 +13,7 @@ from torch_geometric.nn import models
 from helpers import Gradients, full_loss, parts_of, random_graph, total_error
 from lmc.engine import Run
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, FullBatch, LMC4Conv, Method
+from lmc.methods import CMC, GAS, IMC, FullBatch, LMC4Conv, Method
 from lmc.models import GCN
 from lmc.pyg import wrap
 from lmc.stores import Placement
@@ -69,8 +69,9 @@ def test_full_batch_under_autocast_is_plain_autograd_under_autocast() -> None:
     assert total_error(got, want) < 0.01
 
 
-def test_native_models_train_under_autocast() -> None:
-    run = CMC(clusters_per_batch=1).bind(G, GCN(6, 16, 4), parts_of(G), device="cpu")
+@pytest.mark.parametrize("method", [CMC(clusters_per_batch=1), IMC(clusters_per_batch=1)], ids=["cmc", "imc"])
+def test_native_models_train_under_autocast(method: Method) -> None:
+    run = method.bind(G, GCN(6, 16, 4, num_layers=3), parts_of(G), device="cpu")
     run.refresh()
     tables = {k: v.clone() for k, v in run.state_dict().items()}
     want = swept(run)

@@ -1,29 +1,42 @@
-"""Dense products for results that are approximations anyway: on a GPU they are rounded to 11 bits on the way in."""
+"""Dense products of a chosen precision, whatever torch's settings and autocast are."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 
 def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None) -> Tensor:
-    """a @ b, or ``minus_from`` - a @ b.
+    """a @ b, or ``minus_from`` - a @ b, for results that are approximations anyway.
 
-    float32 matrices on a GPU are multiplied in TensorFloat-32, which is several times as fast. bfloat16 ones give
-    float32 where the rows of a batch are summed over (``a`` is a transposed view).
+    float32 matrices on a GPU are rounded to 11 bits on the way in (TensorFloat-32), which is several times as fast.
+    bfloat16 ones give float32 where the rows of a batch are summed over (``a`` is a transposed view).
     """
-    if a.dtype == torch.bfloat16 and a.stride(0) == 1:
-        product = torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
-        return product if minus_from is None else minus_from - product
-    if not (a.is_cuda and a.dtype == torch.float32):
-        return _mm(a, b, minus_from)
-    matmul = torch.backends.cuda.matmul
-    was, matmul.fp32_precision = matmul.fp32_precision, "tf32"
-    try:
-        return _mm(a, b, minus_from)
-    finally:
-        matmul.fp32_precision = was
+    with _precision(a, "tf32"):
+        b = b.to(a.dtype)
+        if a.dtype == torch.bfloat16 and a.stride(0) == 1:
+            product = torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+            return product if minus_from is None else minus_from - product
+        return a @ b if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
 
 
-def _mm(a: Tensor, b: Tensor, minus_from: Tensor | None) -> Tensor:
-    return a @ b if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
+def exact_mm(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b rounded once, in the dtype of ``a``: for an inverse of large condition, where even 11 bits are too few."""
+    with _precision(a, "ieee"):
+        return a @ b.to(a.dtype)
+
+
+@contextmanager
+def _precision(a: Tensor, float32: str) -> Iterator[None]:
+    """Products within are not narrowed by autocast; those of float32 on a GPU have this precision."""
+    settings = torch.backends.cuda.matmul
+    was = settings.fp32_precision
+    with torch.autocast(a.device.type, enabled=False):
+        settings.fp32_precision = float32
+        try:
+            yield
+        finally:
+            settings.fp32_precision = was

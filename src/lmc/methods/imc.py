@@ -36,7 +36,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
-from lmc.kernels.products import coarse_mm
+from lmc.kernels.products import coarse_mm, exact_mm
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
@@ -135,7 +135,7 @@ class Invariance(Around):
 
     def map(self, h: Tensor) -> Tensor:
         """C = K Q^T h, in the dtype of the rows."""
-        C = (self.K @ coarse_mm(self.Q.t(), h)).to(h.dtype)
+        C = exact_mm(self.K, coarse_mm(self.Q.t(), h)).to(h.dtype)
         if self.explained is not None:
             self._measure(h.detach(), C)
         return C
@@ -160,7 +160,7 @@ class Invariance(Around):
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
         """dh = Q K dC."""
-        return coarse_mm(self.Q, (self.K @ dC).to(self.Q.dtype))
+        return coarse_mm(self.Q, exact_mm(self.K, dC))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> Tensor:
     diagonal += (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
     L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
     half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
-    return half.mT @ half
+    return exact_mm(half.mT, half)
 
 
 @dataclass(frozen=True)
