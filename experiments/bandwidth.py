@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from experiments import traffic
-from lmc.bench.epoch import FULL, MODELS, Setup, Timed, free, timed_run
+from lmc.bench.epoch import FULL, MODELS, Timed, free, timed_run
 from lmc.cli.console import TextTable, milliseconds, number, ratio, share
-from lmc.cli.costs import RIVALS, CostStudy, Repeat, Warmup, epochs_text
+from lmc.cli.costs import RIVALS, TimedStudy, epochs_text
 from lmc.cli.lists import division, methods_in, parse_configs, parse_words
 from lmc.cli.spec import parse_method
 from lmc.cli.speed import labels_for
@@ -72,7 +72,7 @@ class BandwidthRecord(BandwidthCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bandwidth(CostStudy[BandwidthCell, BandwidthRecord], GraphStudy[BandwidthCell, BandwidthRecord]):
+class Bandwidth(TimedStudy[BandwidthCell, BandwidthRecord], GraphStudy[BandwidthCell, BandwidthRecord]):
     """Compare the bytes that epochs and their sparse products move a second with those of a copy."""
 
     name, cell, record = "bandwidth", BandwidthCell, BandwidthRecord
@@ -80,13 +80,6 @@ class Bandwidth(CostStudy[BandwidthCell, BandwidthRecord], GraphStudy[BandwidthC
     models: Annotated[str, typer.Option(help="gcn, gcnii (one layer more) and recgcn (lmc4rec for lmc).")] = "gcn"
     methods: Methods = RIVALS
     configs: Configs = "80/10"
-    repeat: Repeat = None
-    warmup: Warmup = None
-
-    @property
-    def setup(self) -> Setup:
-        """The shape of the models, and how often they are timed."""
-        return self.setup_with(self.repeat, self.warmup)
 
     def cells(self) -> list[BandwidthCell]:
         configs, models = parse_configs(self.configs), parse_words(self.models, "--models", MODELS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,6 +116,13 @@ def check_within(interval: str, remedy: str = "choose another value", **values: 
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):
             raise ConfigError(f"expected {name} in {interval} (got {value}): {remedy}")
+
+
+def check_at_least(least: int, **values: float | None) -> None:
+    """Refuse values below a bound, and infinite ones; None is accepted."""
+    for name, value in values.items():
+        if value is not None and not least <= value < math.inf:
+            raise ConfigError(f"expected {name} of at least {least} (got {value}): choose another value")
 
 
 def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:

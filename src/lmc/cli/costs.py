@@ -1,6 +1,7 @@
 """What ``lmc bench speed``, ``memory`` and ``scale`` share: the shape of the models, tiers, and how often is timed."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -54,6 +55,19 @@ class CostStudy(Study[C, R]):
         """The tiers; on a CPU the device is the host."""
         default = "device,host,disk" if self.on.type == "cuda" else "device,disk"
         return parse_words(text or default, "--tiers", ("device", "host", "disk"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStudy(CostStudy[C, R]):
+    """A study that times epochs."""
+
+    repeat: Repeat = None
+    warmup: Warmup = None
+
+    @cached_property
+    def setup(self) -> Setup:
+        """The shape of the models, and how often they are timed."""
+        return self.setup_with(self.repeat, self.warmup)
 
 
 def epochs_text(setup: Setup) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from lmc.bench.epoch import Setup
 from lmc.bench.rank_model import Network
 from lmc.bench.ranks import HERE, MEASURED, MODELLED, RankCell, RankRecord, measure_ranks, model_ranks, one_thread
 from lmc.cli.console import TextTable, megabytes, number, ratio, share
-from lmc.cli.costs import CostStudy, epochs_text
+from lmc.cli.costs import TimedStudy, epochs_text
 from lmc.cli.lists import at_least_one, methods_in, parse_list, positive
 from lmc.cli.study import GraphStudy
 from lmc.cli.train import parse_memory
@@ -37,11 +36,11 @@ HEADERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankScale(CostStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord]):
+class RankScale(TimedStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord]):
     """Measure the epochs of ranks on this machine, and model those of more ranks."""
 
     name, cell, record = "ranks", RankCell, RankRecord
-    shared = (*CostStudy.shared, "parts", "clusters", "partition")
+    shared = (*TimedStudy.shared, "parts", "clusters", "partition")
 
     ranks: str
     modelled: str
@@ -51,18 +50,11 @@ class RankScale(CostStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecord
     parts: int
     clusters: int
     partition: str
-    repeat: int | None = None
-    warmup: int | None = None
 
     @cached_property
     def on(self) -> torch.device:
         """The device of the steps: by default a CPU, since ranks of one machine are measured there."""
         return torch.device("cpu") if self.device == "auto" else check_device(self.device)
-
-    @cached_property
-    def setup(self) -> Setup:
-        """The shape of the models, and how often they are timed."""
-        return self.setup_with(self.repeat, self.warmup)
 
     @cached_property
     def network(self) -> Network:

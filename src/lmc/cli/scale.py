@@ -15,7 +15,7 @@ import lmc.data
 from lmc.bench.epoch import FULL, WHOLE, Setup, allocated_bytes, free, ready, timed_run
 from lmc.bench.memory import Footprint, footprint
 from lmc.cli.console import TextTable, megabytes, milliseconds, ratio, share
-from lmc.cli.costs import RIVALS, CostStudy, Repeat, Warmup, epochs_text
+from lmc.cli.costs import RIVALS, TimedStudy, epochs_text
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
 from lmc.cli.ranks import RankScale
 from lmc.cli.spec import parse_method
@@ -76,7 +76,7 @@ class ScaleRecord(Footprint, ScaleCell):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(CostStudy[ScaleCell, ScaleRecord]):
+class Scale(TimedStudy[ScaleCell, ScaleRecord]):
     """Measure epoch time and memory over the size of a graph, whose parts keep theirs, and over clusters per batch.
 
     With --ranks: epochs of ranks on this machine, and a model of more ranks.
@@ -98,8 +98,6 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
     sweep: Annotated[str, typer.Option(help="Parts in a batch, comma-separated, at the scale --at.")] = "1,2,4,8,16,32"
     at: Annotated[float | None, typer.Option(help="The scale of --sweep.", show_default="the last but one")] = None
     partition: Annotated[str, typer.Option(help="metis, kaminpar, random, label-propagation or stream.")] = "metis"
-    repeat: Repeat = None
-    warmup: Warmup = None
     ranks: Annotated[
         str | None,
         typer.Option(
@@ -116,11 +114,6 @@ class Scale(CostStudy[ScaleCell, ScaleRecord]):
         str, typer.Option(help="Bytes a second into and out of a modelled rank.", rich_help_panel=_RANKS)
     ] = "25GB"
     latency: Annotated[float, typer.Option(help="Microseconds of a modelled message.", rich_help_panel=_RANKS)] = 20.0
-
-    @cached_property
-    def setup(self) -> Setup:
-        """The shape of the models, and how often they are timed."""
-        return self.setup_with(self.repeat, self.warmup)
 
     @cached_property
     def sizes(self) -> list[float]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from lmc.bench.epoch import MODELS, Setup
 from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
 from lmc.cli.console import TextTable, milliseconds, number, ratio, seconds, share
-from lmc.cli.costs import RIVALS, AutoDataset, CostStudy, Repeat, SomeConfigs, Tiers, Warmup, epochs_text
+from lmc.cli.costs import RIVALS, AutoDataset, SomeConfigs, Tiers, TimedStudy, epochs_text
 from lmc.cli.lists import division, first_of, methods_in, parse_configs, parse_list, parse_words
 from lmc.cli.spec import parse_method
 from lmc.cli.study import GraphStudy, Methods
@@ -35,11 +35,11 @@ TIMES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord]):
+class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord]):
     """Time epochs of several models, methods, divisions and tiers in turn."""
 
     name, cell, record = "speed", SpeedCell, SpeedRecord
-    shared = (*CostStudy.shared, "precision")
+    shared = (*TimedStudy.shared, "precision")
 
     dataset: AutoDataset = "auto"
     models: Annotated[str, typer.Option(help="gcn, gcnii (one layer more) and recgcn (lmc4rec for lmc).")] = (
@@ -57,8 +57,6 @@ class Speed(CostStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecord
     ] = None
     redraw: Annotated[bool, typer.Option(help="Also time them with clusters redrawn every epoch.")] = False
     precision: Annotated[str, typer.Option(help="float32 or bfloat16: precision of rows.")] = "float32"
-    repeat: Repeat = None
-    warmup: Warmup = None
     pyg: Annotated[bool, typer.Option(help="Also time PyG's full batch.")] = True
 
     @cached_property

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, check_fields, typed
+from lmc.errors import ConfigError, check_at_least, check_fields, typed
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph, Precomputed, Shard
 from lmc.losses import Loss
 from lmc.models import Model, Operator, Pass
@@ -451,10 +451,7 @@ class ClusterMethod(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option in ("num_parts", "clusters_per_batch"):
-            value = getattr(self, option)
-            if value is not None and value < 1:
-                raise ConfigError(f"expected {option} of at least 1 (got {value})")
+        check_at_least(1, num_parts=self.num_parts, clusters_per_batch=self.clusters_per_batch)
         if self.partition not in PARTITIONS:
             raise ConfigError(f"expected partition in {list(PARTITIONS)} (got {self.partition!r})")
         if self.num_parts and self.clusters_per_batch and self.clusters_per_batch > self.num_parts:

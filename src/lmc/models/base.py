@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, check_within
+from lmc.errors import ConfigError, check_at_least, check_within
 from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
 from lmc.models.hooks import Hooks
@@ -268,9 +268,7 @@ def configure(
         input_dropout: the rate on the features; True: the same rate as ``dropout``.
         sizes: further widths and counts, each at least 1.
     """
-    for name, size in {"in_width": in_width, "out_width": out_width, **sizes}.items():
-        if size < 1:
-            raise ConfigError(f"expected {name} of at least 1 (got {size})")
+    check_at_least(1, in_width=in_width, out_width=out_width, **sizes)
     if isinstance(input_dropout, bool):
         input_dropout = dropout if input_dropout else 0.0
     check_within("[0, 1)", dropout=dropout, input_dropout=input_dropout)

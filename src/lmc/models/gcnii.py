@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, check_within, typed
+from lmc.errors import check_at_least, check_within, typed
 from lmc.graph import CSR
 from lmc.models.activation import Activation
 from lmc.models.base import Layer, Model, configure
@@ -68,8 +68,7 @@ class GCNII(Model):
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers)
         check_within("[0, 1]", alpha=alpha)
-        if theta < 0:
-            raise ConfigError(f"expected theta of at least 0 (got {theta})")
+        check_at_least(0, theta=theta)
         self.lin_in = Linear(in_width, hidden)
         self.act_in = Activation(hidden, None, self.dropout)
         self.lin_out = Linear(hidden, out_width)

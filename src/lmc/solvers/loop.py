@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError, SolverError, check_fields, check_within
+from lmc.errors import ConfigError, SolverError, check_at_least, check_fields, check_within
 
 Map = Callable[[Tensor, Tensor], None]
 """f(x, out) writes the map's value at x into ``out``; x and ``out`` are different memory."""
@@ -78,11 +78,8 @@ class Solver(ABC):
     def __post_init__(self) -> None:
         check_fields(self)
         check_within("(0, 1)", tol=self.tol)
-        if self.max_steps < 1:
-            raise ConfigError(f"expected max_steps of at least 1 (got {self.max_steps})")
         check_within("(0, 1]", damping=self.damping)
-        if self.check_every is not None and self.check_every < 1:
-            raise ConfigError(f"expected check_every of at least 1, or None (got {self.check_every})")
+        check_at_least(1, max_steps=self.max_steps, check_every=self.check_every)
 
     def interval(self, x: Tensor) -> int:
         """Steps between two readings of the residual of values like ``x``."""

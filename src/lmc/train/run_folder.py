@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Run
 from lmc.engine.distributed import begin_folder, begun_folders
-from lmc.errors import CheckpointError, ConfigError, RunWarning, check_fields
+from lmc.errors import CheckpointError, ConfigError, RunWarning, check_at_least, check_fields
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
 from lmc.methods import ClusterMethod, Method
@@ -94,18 +94,12 @@ class Settings:
             read_scheduler(self.scheduler)
         if not 0 < self.lr < math.inf:
             raise ConfigError(f"expected a positive lr (got {self.lr})")
-        if self.weight_decay is not None and not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"expected weight_decay of at least 0, or None (got {self.weight_decay})")
-        for name in ("patience", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"expected {name} of at least 1, or None (got {value})")
+        check_at_least(0, weight_decay=self.weight_decay, eval_every=self.eval_every)
+        check_at_least(1, patience=self.patience, steps=self.steps)
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ConfigError(f"expected positive minutes, or None (got {self.minutes})")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ConfigError(f"expected a positive clip, or None (got {self.clip})")
-        if self.eval_every < 0:
-            raise ConfigError(f"expected eval_every of at least 0 (got {self.eval_every})")
         interval(self.checkpoint_every)
 
     def evaluates(self, epoch: int) -> bool:
