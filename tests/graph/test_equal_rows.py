@@ -11,7 +11,7 @@ import torch
 
 from lmc.graph import CSR, MappedFiles, equal_rows
 from lmc.graph.csr import from_rows
-from lmc.graph.normalise import with_self_loops
+from lmc.graph.normalise import NORMALISATIONS, normalise, with_self_loops
 from lmc.graph.submatrices import permuted
 
 
@@ -69,3 +69,17 @@ def test_self_loops_of_a_pattern_are_those_of_a_weighted_matrix() -> None:
     assert torch.equal(looped.indices, wanted.indices)
     with_files = with_self_loops(replace(bare, files=MappedFiles(), _cache={}))
     assert torch.equal(with_files.indices, wanted.indices)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", NORMALISATIONS)
+def test_values_by_rows_of_equal_length_are_those_by_chunks(kind: str, dtype: torch.dtype) -> None:
+    """Bit for bit, also of the transpose, which the mean keeps with it."""
+    dense = matrix().to_dense() != 0
+    rows, cols = (dense | dense.t()).nonzero().unbind(1)
+    A = replace(from_rows(rows, cols, None, (23, 23)), symmetric=True, _cache={})
+    found, wanted = (normalise(each, kind, dtype) for each in (A, replace(A, files=MappedFiles(), _cache={})))
+    for a, b in ((found, wanted), (found.t(), wanted.t())):
+        assert torch.equal(a.indices, b.indices)
+        assert a.dtype == b.dtype == dtype
+        assert torch.equal(a.data.view(torch.uint8), b.data.view(torch.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,24 @@ def test_quality_of_one_part(six: Graph) -> None:
     assert quality(six, torch.zeros(6, dtype=torch.int64)) == Quality(1, 0.0, 1.0, 0.0, 1.0)
 
 
-def test_halo_ratio_agrees_with_the_definition(graph: Graph) -> None:
-    parts = partition(graph, 6, "random")
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_quality_agrees_with_the_definition(graph: Graph, directed: bool, in_order: bool) -> None:
+    parts = partition(graph, 6, "random").clamp(max=4)  # the last is twice as large
+    parts = parts.sort().values if in_order else parts
+    if directed:
+        adj = graph.adj.filtered(torch.rand(graph.adj.nnz, generator=torch.Generator().manual_seed(0)) < 0.6)
+        graph = replace(graph, adj=adj)
     dense = graph.adj.to_dense().bool()
     ratios = []
-    for b in range(6):
+    for b in range(5):
         core = parts == b
-        halo = dense[core].any(0) & ~core
+        halo = (dense | dense.t())[core].any(0) & ~core
         ratios.append(float(halo.sum() / core.sum()))
-    assert quality(graph, parts).halo_ratio == pytest.approx(sum(ratios) / 6, rel=1e-5)
+    figures = quality(graph, parts)
+    assert figures.halo_ratio == pytest.approx(sum(ratios) / 5, rel=1e-5)
+    assert figures.edge_cut == float((dense & (parts.unsqueeze(1) != parts)).sum()) / graph.adj.nnz
+    assert figures.balance == float(torch.bincount(parts).max()) * 5 / graph.num_nodes
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,12 @@ def _blocks(lengths: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 def spans(array: Tensor, length: int) -> np.ndarray:
     """A view [.., length, ...] of the entries of an array whose element i is the ``length`` entries from entry i on."""
-    numbers = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array.detach()).numpy()  # moved, not read
-    shape = (numbers.shape[0] - length + 1, length, *numbers.shape[1:])
-    return np.lib.stride_tricks.as_strided(numbers, shape, (numbers.strides[0], *numbers.strides))
+    flat = numbers(array)
+    shape = (flat.shape[0] - length + 1, length, *flat.shape[1:])
+    return np.lib.stride_tricks.as_strided(flat, shape, (flat.strides[0], *flat.strides))
+
+
+def numbers(array: Tensor) -> np.ndarray:
+    """The array for numpy, which moves the bits of bfloat16 numbers and does not read them."""
+    found: np.ndarray = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array.detach()).numpy()
+    return found

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError
 from lmc.graph.csr import CSR, empty_entries, entry_chunks, entry_ranges, pointer_dtype
-from lmc.graph.equal_rows import for_equal_rows, spans
+from lmc.graph.equal_rows import for_equal_rows, numbers, spans
 
 NORMALISATIONS = ("gcn", "mean", "sum")
 """D^-1/2 (A + I) D^-1/2; D^-1 A with D the degrees of A; A + I. The second is not its own transpose.
@@ -26,7 +26,7 @@ none of the three is its own transpose.
 """
 
 Rule = Callable[[Tensor, Tensor, slice], Tensor]
-"""The values of a chunk of entries: (row of each, column of each, the entries) -> one number for each."""
+"""The values of entries: (row of each, column of each, the entries) -> one number for each; rows may broadcast."""
 
 
 def with_self_loops(adj: CSR) -> CSR:
@@ -77,9 +77,30 @@ def _insert_loops(adj: CSR, some: slice, indptr: Tensor, indices: Tensor) -> Non
 def _weighted(looped: CSR, dtype: torch.dtype, rule: Rule, symmetric: bool) -> CSR:
     """The pattern ``looped`` with the values of ``rule``; its edge data are the weights of ``looped``."""
     values = empty_entries(looped, dtype)
-    for row, entries in entry_chunks(looped):
-        values[entries] = rule(row, looped.indices[entries], entries).to(dtype)
+    if looped.values is None and looped.files is None and looped.device.type == "cpu":
+        _weigh_rows(looped, values, rule)
+    else:
+        for row, entries in entry_chunks(looped):
+            values[entries] = rule(row, looped.indices[entries], entries).to(dtype)
     return replace(looped, values=values, symmetric=symmetric, edge_data=looped.values, _cache={})
+
+
+def _of(number: Tensor, nodes: Tensor) -> Tensor:
+    """``number[nodes]``, in a third of the time where ``nodes`` has two dimensions."""
+    return number.index_select(0, nodes.reshape(-1)).view(nodes.shape)
+
+
+def _weigh_rows(looped: CSR, values: Tensor, rule: Rule) -> None:
+    """Write the values of a pattern in memory; its ``rule`` does not read the entries."""
+    starts = looped.indptr.numpy()
+
+    def weigh(length: int, rows: np.ndarray) -> None:
+        at = starts[rows]
+        columns = torch.from_numpy(spans(looped.indices, length)[at])
+        found = rule(torch.from_numpy(rows).unsqueeze(1), columns, slice(0, 0))
+        spans(values, length)[at] = numbers(found.to(values.dtype))
+
+    for_equal_rows(looped.degrees(), weigh)
 
 
 def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
@@ -89,7 +110,7 @@ def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     scale = (looped.degrees().to(torch.float64) if weights is None else row_sums(looped, weights)).rsqrt()
 
     def rule(row: Tensor, col: Tensor, entries: slice) -> Tensor:
-        each = scale[row] * scale[col]
+        each = _of(scale, row) * _of(scale, col)
         return each if weights is None else each * weights[entries]
 
     return _weighted(looped, dtype, rule, adj.symmetric)
@@ -106,15 +127,15 @@ def normalise(adj: CSR, kind: str, dtype: torch.dtype = torch.float32) -> CSR:
     weights = looped.values
 
     def weight(row: Tensor, col: Tensor, entries: slice) -> Tensor:
-        return row.new_ones(row.numel(), dtype=torch.float64) if weights is None else weights[entries].double()
+        return torch.ones_like(col, dtype=torch.float64) if weights is None else weights[entries].double()
 
     if kind == "sum":
         return _weighted(looped, dtype, weight, adj.symmetric)
     if adj.symmetric and weights is None:
         inverse = _inverse_degrees(looped, dtype)
-        mean = _weighted(looped, dtype, lambda row, col, _: inverse[row] * (row != col), False)
+        mean = _weighted(looped, dtype, lambda row, col, _: _of(inverse, row) * (row != col), False)
         # the pattern is symmetric, so the transpose has the same arrays with the weights of the other end
-        back = _weighted(looped, dtype, lambda row, col, _: inverse[col] * (row != col), False)
+        back = _weighted(looped, dtype, lambda row, col, _: _of(inverse, col) * (row != col), False)
         mean._cache["t",], back._cache["t",] = back, mean
         return mean
     sums = torch.zeros(adj.num_rows, dtype=torch.float64, device=adj.device)

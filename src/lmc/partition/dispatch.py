@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from lmc.errors import ConfigError, GraphError, typed
 from lmc.files import replacing, user_cache
-from lmc.graph import Graph, with_transpose
+from lmc.graph import CSR, Graph, with_transpose
+from lmc.graph.csr import pointers
+from lmc.graph.submatrices import permuted
 from lmc.partition.partitioners import (
     fast_kaminpar_parts,
     kaminpar_parts,
@@ -164,19 +166,33 @@ class Quality:
 
 def quality(graph: Graph, parts: Tensor) -> Quality:
     """Measure ``parts`` (a part for every node) on ``graph``."""
-    n = graph.num_nodes
+    n, adj = graph.num_nodes, replace(graph.adj, values=None, edge_data=None, _cache={})
     parts = check_parts(parts, n).to(graph.device)
     size = torch.bincount(parts)
     b = size.numel()
-    row, col = graph.adj.row_index(), graph.adj.indices
-    crossing = parts[row] != parts[col]
-    edge_cut = float(crossing.sum()) / max(graph.adj.nnz, 1)
+    if bool((parts.diff() < 0).any()):  # nodes of a part are made neighbours in memory
+        adj = permuted(adj, parts.argsort(stable=True), adj.files)
+    crossing, halo = _outside(adj, size)
+    edge_cut = int(crossing) / max(adj.nnz, 1)
     if graph.directed:
-        adj = with_transpose(graph.adj)
-        row, col = adj.row_index(), adj.indices
-        crossing = parts[row] != parts[col]
-    # a node is once in the halo of every other part in which it has a neighbour, in either direction
-    pairs = (parts[row[crossing]] * n + col[crossing]).unique()
-    halo = torch.bincount(pairs // n, minlength=b)
+        halo = _outside(with_transpose(adj), size)[1]
     balance, halo_ratio = float(size.max()) * b / n, float((halo / size).mean())
     return Quality(b, edge_cut, balance, halo_ratio, kept=1.0 - edge_cut)
+
+
+def _outside(adj: CSR, size: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of entries whose column is in another part, and for every part the number of such columns; part k has
+    ``size[k]`` consecutive rows."""
+    mark = torch.zeros(adj.num_rows, dtype=torch.bool, device=adj.device)
+    crossing, halo, stop = torch.zeros_like(size[0]), torch.zeros_like(size), 0
+    starts = adj.indptr[pointers(size, torch.int64)].tolist()
+    for part, rows in enumerate(size.tolist()):
+        start, stop = stop, stop + rows
+        columns = adj.indices[starts[part] : starts[part + 1]]
+        crossing += ((columns < start) | (columns >= stop)).sum()
+        mark.index_fill_(0, columns.long(), True)
+        mark[start:stop] = False
+        halo[part] = mark.sum()
+        mark.zero_()
+        adj.release()
+    return crossing, halo
