@@ -51,6 +51,7 @@ def test_column_sums_are_those_of_plain_torch(shape: tuple[int, int]) -> None:
     v = torch.randn(2 * shape[0], shape[1], dtype=torch.float64, device="cuda")
     for rows in (v[: shape[0]], v[::2]):
         assert torch.allclose(column_sums(rows), rows.sum(0), rtol=0, atol=1e-10)
+        assert torch.allclose(column_sums(rows, squared=True), rows.square().sum(0), rtol=1e-12, atol=0)
     assert torch.equal(column_sums(v), column_sums(v))
     half = v.bfloat16()
     assert torch.allclose(column_sums(half), half.double().sum(0).float(), rtol=0, atol=1e-4 * shape[0] ** 0.5)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from lmc.engine.distributed.exchange import publish
 from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, row_chunks, spmm
+from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
 from lmc.stores import Rows, Table, free_memory, overwrite
@@ -191,8 +192,8 @@ def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     n = problem.num_nodes
     for rows in chunks:
         part = s.pull(rows).to(mean.dtype)
-        mean += part.sum(0) / n
-        square += part.square().sum(0) / n
+        mean += column_sums(part) / n
+        square += column_sums(part, squared=True) / n
     if problem.exchange is not None:
         problem.exchange.world.sum(mean)
         problem.exchange.world.sum(square)

@@ -27,6 +27,7 @@ A step touches core rows alone: no halo is computed, read or written.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -42,7 +43,7 @@ from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView
 from lmc.models import Model, Operator
 from lmc.models.rows import as_rows, outer
 from lmc.sampling import generator
-from lmc.stores import Rows
+from lmc.stores import Rows, Table
 
 BASES = ("auto", "T", "T+X1", "random")
 
@@ -177,6 +178,12 @@ def unexplained(explained: Tensor) -> Tensor:
     """The share |h - Q C|^2 / |h|^2 over all batches and layers."""
     missed, size = explained.square().unbind(-1)
     return missed.sum() / size.sum().clamp_min(1e-30)
+
+
+def _by_width(tables: Mapping[int, Table]) -> list[list[int]]:
+    """The layers whose rows have the same width: their Gram matrices are inverted together."""
+    widths = {l: table.data().shape[1] for l, table in tables.items()}
+    return [[l for l in widths if widths[l] == width] for width in dict.fromkeys(widths.values())]
 
 
 @torch.no_grad()
@@ -317,10 +324,9 @@ class IMC(HistoryMethod):
         numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor]]()
         size = step.problem.graph.num_nodes / numbers["explained"].shape[1]
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
-        for width in {Q.shape[1] for Q in cores.values()}:
-            layers = [l for l, Q in cores.items() if Q.shape[1] == width]
+        for layers in _by_width(step.tables["Q"]):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            K = self._inverses([cores[l] for l in layers], scales, size)
+            K = self._inverses((cores[l] for l in layers), scales, size)
             found |= {l: (cores[l], K[i]) for i, l in enumerate(layers)}
         return found
 
@@ -349,31 +355,41 @@ class IMC(HistoryMethod):
         for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
             if q.shape[1] < squares[l].numel():
                 q = torch.cat([q, self._first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
-            squares[l] += q.square().sum(0, dtype=squares[l].dtype)
+            squares[l] += column_sums(q, squared=True)
             Q[l].push(rows, q)
-        rows_by_slot = exact.cores
-        for l, table in Q.items():
-            scale = (exact.total(squares[l]) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt()
-            if self.redraw:
-                numbers[f"scale{l}"].copy_(scale)
-            for first in range(0, len(rows_by_slot), SLOTS):
-                cores = [table.pull(core) for core in rows_by_slot[first : first + SLOTS]]
-                numbers[f"K{l}"][first : first + SLOTS] = self._inverses(cores, scale)
+        scale = {l: (exact.total(of) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt() for l, of in squares.items()}
+        if self.redraw:
+            for l, of in scale.items():
+                numbers[f"scale{l}"].copy_(of)
+        else:
+            self._invert(exact, scale)
         self._leave_outside(exact)
         self._fill_feature_sums(exact)
         numbers["explained"].zero_()
         numbers["unexplained"].fill_(torch.inf)
 
-    def _inverses(self, cores: list[Tensor], scale: Tensor, size: float | None = None) -> Tensor:
+    def _invert(self, exact: ExactPasses, scale: dict[int, Tensor]) -> None:
+        """K of every fixed batch."""
+        Q, cores = exact.tables["Q"], exact.cores
+        for layers in _by_width(Q):
+            for first in range(0, len(cores), SLOTS):
+                some = cores[first : first + SLOTS]
+                scales = torch.stack([scale[l] for l in layers]).repeat_interleave(len(some), 0)
+                K = self._inverses((Q[l].pull(core) for l in layers for core in some), scales)
+                for l, of in zip(layers, K.split(len(some)), strict=True):
+                    exact.numbers[f"K{l}"][first : first + SLOTS] = of
+
+    def _inverses(self, cores: Iterable[Tensor], scale: Tensor, size: float | None = None) -> Tensor:
         """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column.
 
         Args:
             size: the rows that every batch counts as having; redrawn ones, as many as they have on average.
         """
-        grams = torch.stack([coarse_mm(Q.t(), Q).to(scale.dtype) for Q in cores])
-        if size is not None:
-            return inverse(grams, scale, self._ridge(cores[0], size))
-        return inverse(grams, scale, grams.new_tensor([[self._ridge(Q, Q.shape[0])] for Q in cores]))
+        grams, ridges = list[Tensor](), list[list[float]]()
+        for Q in cores:
+            grams.append(coarse_mm(Q.t(), Q).to(scale.dtype))
+            ridges.append([self._ridge(Q, Q.shape[0] if size is None else size)])
+        return inverse(torch.stack(grams), scale, scale.new_tensor(ridges) if size is None else ridges[0][0])
 
     def _ridge(self, Q: Tensor, size: float) -> float:
         return self.ridge * max(1.0, (ROWS_PER_COLUMN * Q.shape[1] / size) ** 2)
