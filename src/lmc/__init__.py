@@ -36,18 +36,37 @@ if TYPE_CHECKING:
 
 # loaded when first asked for: importing torch takes longer than `lmc --help` should
 _HOMES = {
-    name: f"lmc.{room}"
-    for room, names in {
-        "data": "load save", "diagnostics": "recommended", "engine": "Distributed", "graph": "Graph",
-        "heap": "keep_memory", "pyg": "wrap", "results": "EpochRecord RunRecord", "stores": "Placement",
-        "train": "evaluate fit load_run predict",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
+    "Distributed": "lmc.engine",
+    "EpochRecord": "lmc.results",
+    "Graph": "lmc.graph",
+    "Placement": "lmc.stores",
+    "RunRecord": "lmc.results",
+    "evaluate": "lmc.train",
+    "fit": "lmc.train",
+    "keep_memory": "lmc.heap",
+    "load": "lmc.data",
+    "load_run": "lmc.train",
+    "predict": "lmc.train",
+    "recommended": "lmc.diagnostics",
+    "save": "lmc.data",
+    "wrap": "lmc.pyg",
+}
 _ROOMS = (
-    "data", "diagnostics", "engine", "errors", "graph", "losses", "methods", "models", "partition", "presets",
-    "results", "stores", "testing", "train",
-)  # fmt: skip
+    "data",
+    "diagnostics",
+    "engine",
+    "errors",
+    "graph",
+    "losses",
+    "methods",
+    "models",
+    "partition",
+    "presets",
+    "results",
+    "stores",
+    "testing",
+    "train",
+)
 
 __all__ = [*_HOMES, *_ROOMS]
 
