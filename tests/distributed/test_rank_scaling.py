@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -142,9 +144,18 @@ def test_steps_are_timed_by_batch_and_sweeps_apart() -> None:
     assert timer.seen.seconds == pytest.approx(sum(timer.steps[0].values()) + timer.seen.sweeps[0][0])
 
 
-def test_an_error_of_one_rank_is_raised_and_ends_all() -> None:
+def test_an_error_of_one_rank_is_raised_and_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked, start = [], BaseProcess.start
+
+    def starts(process: BaseProcess) -> None:
+        start(process)
+        blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    monkeypatch.setattr(BaseProcess, "start", starts)
     with pytest.raises(ConfigError, match=r"^no$"):
         on_ranks(2, fails, 1, ConfigError("no"))
+    assert blocked == [True, True]  # Ctrl-C would end the process that starts the ranks
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with pytest.raises(DistributedError, match=r"rank 0 \(got none\): ValueError: wrong"):
         on_ranks(1, fails, 0, ValueError("wrong"))
 
@@ -177,6 +188,7 @@ def test_the_command_measures_models_and_continues(tmp_path: Path, monkeypatch: 
     [
         ({"parts": 3}, "at least one part for each of 4 ranks (got 3)"),
         ({"methods": "full,gas"}, 'methods of parts that have sync="step" (got full)'),
+        ({"methods": "full"}, 'methods of parts that have sync="step" (got full)'),
         ({"latency": 0.0}, "positive numbers for --latency"),
     ],
 )

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -36,7 +38,8 @@ def on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[
             here, there = _START.Pipe()
             own = {name: str(value) for name, value in {**facts, "RANK": rank, "LOCAL_RANK": rank}.items()}
             process = _START.Process(target=_enter, args=(own, there, function, arguments), daemon=True)
-            process.start()
+            with _interrupts_blocked():
+                process.start()
             processes.append(process)
             there.close()
             ends[here] = rank
@@ -45,6 +48,20 @@ def on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[
         for process in processes:
             process.kill()
             process.join()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C waits until the end; processes that are started within never get it, since they inherit the mask."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # it would be started within, and unblock signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _answers(ends: dict[Connection, int]) -> list[Any]:

@@ -14,6 +14,7 @@ from lmc.bench.ranks import HERE, MEASURED, MODELLED, RankCell, RankRecord, meas
 from lmc.cli.console import TextTable, megabytes, number, ratio, share
 from lmc.cli.costs import TimedStudy, epochs_text
 from lmc.cli.lists import at_least_one, methods_in, parse_list, positive
+from lmc.cli.spec import parse_methods
 from lmc.cli.study import GraphStudy
 from lmc.cli.train import parse_memory
 from lmc.engine.distributed import launched
@@ -64,13 +65,13 @@ class RankScale(TimedStudy[RankCell, RankRecord], GraphStudy[RankCell, RankRecor
     @cached_property
     def by_label(self) -> dict[str, ClusterMethod]:
         """The methods; those that exchange rows after every step can be counted."""
+        every = parse_methods(self.methods)
+        wrong = [k for k, m in every.items() if not isinstance(m, ClusterMethod) or "step" not in m.traits.sync]
+        if wrong:
+            raise ConfigError(f'expected methods of parts that have sync="step" (got {", ".join(wrong)}): drop them')
         parts, clusters = at_least_one("--parts", self.parts), at_least_one("--clusters", self.clusters)
         found = methods_in(f"{parts}/{clusters}", self.methods, partition=self.partition)
-        known = {label: m for label, m in found.items() if isinstance(m, ClusterMethod) and "step" in m.traits.sync}
-        if len(known) < len(found):
-            wrong = ", ".join(found.keys() - known.keys())
-            raise ConfigError(f'expected methods of parts that have sync="step" (got {wrong}): drop them')
-        return known
+        return {label: method for label, method in found.items() if isinstance(method, ClusterMethod)}
 
     def cells(self) -> list[RankCell]:
         """Measured ranks first; one process is measured with them, or alone where there are no others."""

@@ -81,7 +81,8 @@ class Fresh:
     def returned(self, v: Tensor) -> Tensor:
         """The adjoints of these rows: what this rank and the ranks that mirror them have."""
         route, own = self.exchange.all, v[: self.num_outputs].clone()
-        return own.index_add_(0, self.send, self._sent(v[self.num_outputs :], route.receive_counts, route.send_counts))
+        back = self._sent(v[self.num_outputs :], route.receive_counts, route.send_counts)
+        return own.index_add_(0, self.send, back)
 
     def total(self, value: Tensor) -> Tensor:
         """The sum of a value over the ranks."""
