@@ -1230,7 +1230,7 @@ MUTANTS = (
         "(epoch * self.num_batches + step + 1) % every == 0",
         "(step + 1) % every == 0",
         "sync_every counts the steps of all epochs",
-        STEP,
+        TRAINING,
     ),
     Mutant(
         "ranks-replicas-unchecked",

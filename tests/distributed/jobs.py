@@ -92,7 +92,8 @@ EVERY_MODEL = {
 
 @dataclass(frozen=True)
 class Case:
-    """A method on a model and a graph, with the same parts on one process and on many."""
+    """A method on a model and a graph, with the same parts on one process and on many; the nodes of a part follow each
+    other, unless they are ``scattered``."""
 
     method: Method
     model: str = "gcn"
@@ -101,6 +102,7 @@ class Case:
     steps: int = 5
     options: dict[str, Any] = field(default_factory=dict)
     sparse: bool = False
+    scattered: bool = False
 
     def make_graph(self) -> Graph:
         if self.sparse:
@@ -108,7 +110,8 @@ class Case:
         return GRAPHS[self.graph]()
 
     def make_parts(self, graph: Graph) -> Tensor:
-        return torch.arange(graph.num_nodes) * self.parts // graph.num_nodes
+        nodes = torch.arange(graph.num_nodes)
+        return nodes % self.parts if self.scattered else nodes * self.parts // graph.num_nodes
 
     def make_model(self, graph: Graph) -> Model:
         torch.manual_seed(1)
@@ -163,6 +166,7 @@ def train(case: Case) -> dict[str, Any]:
         "ids": shard.ids,
         "owned": shard.num_owned,
         "sent": run.problem.exchange.world.sent,
+        "drawn": torch.rand(3, generator=run.generator),
     }
 
 

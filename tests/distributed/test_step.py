@@ -90,12 +90,12 @@ def assert_close(a: Tensor, b: Tensor) -> None:
 
 
 CASES = {
-    "lmc": Case(LMC4Conv(clusters_per_batch=1)),
+    "lmc": Case(LMC4Conv(clusters_per_batch=1), scattered=True),
     "lmc-two-parts": Case(LMC4Conv(clusters_per_batch=2, alpha=0.4, score="2x-x^2")),
     "lmc-redraw": Case(LMC4Conv(clusters_per_batch=2, redraw=True)),
     "gas": Case(GAS(clusters_per_batch=1)),
     "cluster-gcn": Case(ClusterGCN(clusters_per_batch=1)),
-    "cmc": Case(CMC(clusters_per_batch=1)),
+    "cmc": Case(CMC(clusters_per_batch=1), scattered=True),
     "cmc-adjoints": Case(CMC(clusters_per_batch=1, adjoints=True)),
     "cmc-sage-directed": Case(CMC(clusters_per_batch=1, adjoints=True), "sage", "directed-weighted"),
     "lmc-uneven": Case(LMC4Conv(clusters_per_batch=1), parts=9, steps=6),

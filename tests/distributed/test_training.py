@@ -59,6 +59,13 @@ def test_one_rank_draws_the_batches_and_dropout_masks_of_one_process(method: lmc
     assert rank["losses"] == pytest.approx(losses, rel=1e-12)
 
 
+def test_every_rank_draws_its_own_batches_and_dropout_masks(two: Ranks) -> None:
+    found = two(jobs.train, Case(LMC4Conv(clusters_per_batch=1), "gcn-dropout", steps=4))
+    orders = [[int(core.min()) - min(int(c.min()) for c in rank["cores"]) for core in rank["cores"]] for rank in found]
+    assert orders[0] != orders[1]
+    assert not torch.equal(found[0]["drawn"], found[1]["drawn"])
+
+
 def test_sweeps_of_imc_come_at_the_same_steps_on_all_ranks(ranks: Ranks) -> None:
     case = Case(IMC(clusters_per_batch=1), "gcn-dropout", parts=9)
     found = ranks(jobs.fit, case, {"epochs": 6, "lr": 0.1}, None)
@@ -90,6 +97,8 @@ def test_exchange_every_few_steps_sends_rows_once(two: Ranks) -> None:
     for each, half in zip(often, seldom, strict=True):
         assert (each["messages"], half["messages"]) == (8, 4)
         assert half["sent"] == each["sent"]  # 4 different batches in an epoch of 4 steps
+    across = Case(LMC4Conv(clusters_per_batch=1), steps=9, options={"sync_every": 3})
+    assert [rank["messages"] for rank in two(jobs.traffic, across)] == [3, 3]  # the second one in the second epoch
 
 
 def test_bfloat16_on_the_wire_sends_a_quarter_of_float64_and_stays_close(two: Ranks) -> None:
