@@ -193,12 +193,12 @@ def test_neighbours_are_more_informative_than_the_node(small: dict[str, Graph], 
 def test_a_large_lookalike_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     drawn = lmc.load("tiny-like")
-    assert not list(tmp_path.rglob("*.npz")), "a small one is not kept"
+    assert not list(tmp_path.rglob("*.safetensors")), "a small one is not kept"
     monkeypatch.setattr(registry, "KEPT_ENTRIES", 12_000)
     assert lmc.load("tiny-like").checksum == drawn.checksum
     lmc.load("tiny-like", seed=1)
     lmc.load("tiny-like@1.5")
-    assert len(list(tmp_path.rglob("*.npz"))) == 3
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3
     assert lmc.load("tiny-like@0.9").num_nodes == 1350, "smaller: it is not kept"
     monkeypatch.setattr(lookalikes, "make", lambda *_, **__: pytest.fail("drawn again"))
     again = lmc.load("tiny-like")
@@ -207,6 +207,6 @@ def test_a_large_lookalike_is_drawn_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(registry, "KEPT_ENTRIES", 12_000)
-    for file in tmp_path.rglob("*.npz"):
+    for file in tmp_path.rglob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:1000])
     assert lmc.load("tiny-like").checksum == drawn.checksum, "a damaged file is drawn again"

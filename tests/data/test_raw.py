@@ -17,7 +17,7 @@ import torch
 
 import lmc.data
 import raw_folders
-from lmc.data import catalog, npz, planetoid, raw, registry
+from lmc.data import catalog, kept, planetoid, raw, registry
 from lmc.errors import DataError, GraphError, LmcError
 from raw_folders import MAKERS, Written, assert_read, register, write
 
@@ -97,11 +97,17 @@ def test_a_changed_raw_file_is_parsed_again(tmp_path: Path, no_folders: Path, mo
     np.save(folder / "feats.npy", 2 * g.x.astype(np.float64))
     os.utime(folder / "feats.npy", ns=(1, 1))
     assert torch.equal(lmc.data.load(name, data_dir=tmp_path).x, 2 * torch.from_numpy(g.x))
-    (kept,) = (no_folders / "parsed" / name).iterdir()
-    with np.load(kept) as content:
-        outside = {**content, "edge_index": content["edge_index"] + 1}
-    for damage in (lambda: kept.write_bytes(kept.read_bytes()[:-100]), lambda: np.savez(kept, **outside)):
-        damage()
+    (stored,) = (no_folders / "parsed" / name).iterdir()
+    whole = stored.read_bytes()
+    x = whole.index((2 * g.x[0]).astype(np.float32).tobytes())
+    for damaged in (
+        whole[:-100],
+        whole[:x] + bytes([whole[x] ^ 1]) + whole[x + 1 :],
+        whole[:-1] + b"\2",
+        b"",
+        b"{}" * 9,
+    ):
+        stored.write_bytes(damaged)
         found = lmc.data.load(name, data_dir=tmp_path)
         assert torch.equal(found.x, 2 * torch.from_numpy(g.x)), "a damaged file in the cache is made again"
         assert int(found.adj.indices.max()) == 23
@@ -113,7 +119,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(npz, "write", full)
+    monkeypatch.setattr(kept, "write", full)
     with pytest.warns(UserWarning, match="parsed again at every load.*no space left"):
         lmc.data.load(name, data_dir=tmp_path)
 

@@ -20,7 +20,7 @@ from lmc.data import npz, read_shard
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 before = peak()
-kept = npz.restore(Path(sys.argv[1]), "whole") if sys.argv[2] == "whole" else read_shard(sys.argv[1], int(sys.argv[2]))
+kept = npz.read(Path(sys.argv[1])) if sys.argv[2] == "whole" else read_shard(sys.argv[1], int(sys.argv[2]))
 print(peak() - before)
 """
 

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmc.data.arrays import check_pointers, naming, read_npz
+from lmc.data.arrays import check_pointers, read_npz
 from lmc.errors import DataError, FileError, GraphError, typed
 from lmc.files import replacing
 from lmc.graph import CSR, SPLITS, Graph
-from lmc.graph.checks import as_features, csr_of
-from lmc.graph.csr import from_rows
+from lmc.graph.checks import csr_of
 
 REQUIRED = ("edge_index",)
 TARGETS = ("y", "train_idx")
@@ -88,25 +87,6 @@ def write(graph: Graph, path: str | Path) -> Path:
             f"expected a path that can be written (got {path}: {error.strerror or error}): use another"
         ) from error
     return path
-
-
-def restore(path: Path, name: str) -> Graph:
-    """The undirected graph that :func:`write` stored, checked against damage only.
-
-    The checks of :meth:`lmc.Graph.from_edges` sort the edges, which takes half a minute on a graph of 10^8 edges.
-    """
-    arrays = _arrays(path)
-    with naming(path, "a graph that was written by lmc.save"):
-        n, edges = len(arrays["y"]), torch.from_numpy(arrays["edge_index"])
-        if int(edges.min()) < 0 or int(edges.max()) >= n:
-            raise ValueError(f"edges outside of {n} nodes")
-        adj = from_rows(edges[1], edges[0], None, (n, n))
-        parts: dict[str, Any] = {"x": as_features(_features(arrays)), "y": torch.from_numpy(arrays["y"])}
-        for split in SPLITS:
-            parts[split] = torch.zeros(n, dtype=torch.bool)
-            parts[split][torch.from_numpy(arrays[f"{split}_idx"]).long()] = True
-        facts: dict[str, Any] = {"num_classes": int(arrays["num_classes"]), "name": name, "task": str(arrays["task"])}
-        return Graph(replace(adj, symmetric=True), **parts, **facts)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lmc.data import fetch, lookalikes, npz, pyg, raw, stream
+from lmc.data import fetch, kept, lookalikes, npz, pyg, raw, stream
 from lmc.data.catalog import REAL, Named
 from lmc.data.lookalikes import LOOKALIKES
 from lmc.data.shards import is_sharded
@@ -22,7 +22,7 @@ from lmc.errors import DataError, LmcError, typed
 from lmc.files import user_cache
 from lmc.graph import CSR, Graph
 
-FORMAT = 1
+FORMAT = 2
 """The version of parsed sets and lookalikes in the cache: those of another one are made again."""
 KEPT_ENTRIES = 10**7
 """Entries of the adjacency from which on a lookalike is kept in the cache; drawing so many takes about 6 s."""
@@ -156,7 +156,7 @@ def _parsed(entry: Named, folder: Path, mapped: bool) -> Graph:
     place = cache_dir() / "parsed" / entry.name
 
     def parse() -> Graph:
-        for old in place.glob("*.npz"):  # of other files, or damaged
+        for old in place.glob("*"):  # of other files, or damaged
             old.unlink(missing_ok=True)
         return preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
 
@@ -177,15 +177,15 @@ def _kept(
     check: Callable[[Graph, Path], Graph] = lambda graph, _: graph,
 ) -> Graph:  # fmt: skip
     """The undirected graph that is stored under ``key`` in a folder; it is made and stored where it is not there."""
-    path = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    path = place / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
     if path.is_file():
         try:
-            return check(stream.read(path, name=name) if mapped else npz.restore(path, name), path)
+            return check(kept.read(path, name, mapped), path)
         except LmcError:
             path.unlink(missing_ok=True)  # damaged: make it again
     graph = make()
     try:
-        npz.write(graph, path)
+        kept.write(graph, path)
     except OSError as error:
         warnings.warn(f"{name} is {made} again at every load: {path} cannot be written ({error})", stacklevel=2)
     return graph

@@ -33,6 +33,13 @@ class MappedFiles:
         self._maps.add(file)
         return torch.frombuffer(file, dtype=dtype, count=count).view(shape)
 
+    def open(self, path: Path) -> Tensor:
+        """The bytes of a file. What is written to them does not reach the file, and is lost when pages are unmapped."""
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._maps.add(mapped)
+        return torch.frombuffer(mapped, dtype=torch.uint8)
+
     def release(self) -> None:
         """Unmap all pages: they count as resident memory as long as they are mapped. The page cache of the system holds
         them while memory is free, and pages that were written keep their values."""
