@@ -36,7 +36,7 @@ class Plan:
     classes: Annotated[int | None, _size("Classes.")] = None
     method: Annotated[str, _trained("A method of parts and its options.")] = "cmc"
     model: Annotated[str, _trained("A model and its options.")] = "gcn:layers=3:hidden=256"
-    precision: Annotated[str, _trained("Of rows and tables: float32 or bfloat16.")] = "float32"
+    precision: Annotated[str, _trained("Number format of rows and tables: float32 or bfloat16.")] = "float32"
     ranks: Annotated[str, _ratio("Numbers of ranks, comma-separated; one GPU each.")] = "8,16,32,64"
     core: Annotated[int, _ratio("Core rows of a step of a rank.")] = 131072
     mirrors: Annotated[float | None, _ratio("Mirrors per owned row.", show_default="measured on --like")] = None

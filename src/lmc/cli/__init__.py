@@ -1,3 +1,3 @@
-"""The command line: the one room that prints."""
+"""The command line: the one subpackage that prints."""
 
 from lmc.cli.app import app, main

@@ -16,12 +16,12 @@ from lmc.methods import ClusterMethod, HistoryMethod, Method
 from lmc.report import Panel, rows_figure
 
 CAPTION = (
-    "MB; step: peak of a step on the largest batch, beyond what lives between steps; lives: between steps, on the "
-    "training device; on host, on disk: between steps there; measured (predicted as --dry-run does, before anything is "
-    "made); error: of the prediction; total: lives + step, measured"
+    "MB; step: peak of a step on the largest batch, beyond what is kept between steps; between: kept between "
+    "steps on the training device; on host, on disk: between steps there; measured (predicted as --dry-run does, "
+    "before anything is made); error: of the prediction; total: between + step, measured"
 )
 HEADERS = (
-    "method", "parts/clusters", "tier", "core", "halo", "step (predicted)", "error", "lives (predicted)", "error",
+    "method", "parts/clusters", "tier", "core", "halo", "step (predicted)", "error", "between (predicted)", "error",
     "on host (predicted)", "on disk (predicted)", "total",
 )  # fmt: skip
 

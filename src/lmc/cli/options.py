@@ -53,7 +53,7 @@ class Source:
     symmetrise: Annotated[bool, _data("Repair one-way edges, duplicates and self-loops.", "--symmetrise")] = False
     directed: Annotated[bool, _data("The file holds a directed graph, source to target.", "--directed")] = False
     task: Annotated[
-        str | None, _data("Of a file whose targets leave it open: classes, labels (several a node) or regression.")
+        str | None, _data("Meaning of the targets of a file: classes, labels (several per node) or regression.")
     ] = None
 
     def load(self, mapped: bool = False) -> "Graph":
@@ -90,8 +90,8 @@ class Training(Source):
     partition: Annotated[
         str | None,
         _method(
-            "How: metis, metis-work (equal work), kaminpar or kaminpar-fast (need that package), label-propagation, "
-            "stream, random, or auto: metis, and kaminpar-fast for graphs of 15 million edges and more.",
+            "Partitioner: metis, metis-work (equal work), kaminpar or kaminpar-fast (need that package), "
+            "label-propagation, stream, random, or auto: metis, and kaminpar-fast from 15 million edges on.",
             show_default="auto",
         ),
     ] = None
@@ -131,14 +131,14 @@ class Training(Source):
     steps: Annotated[int | None, _loop("Stop after so many steps, also within an epoch.")] = None
     minutes: Annotated[float | None, _loop("Stop after so many minutes of training steps.")] = None
     eval_every: Annotated[int, _loop("Epochs between evaluations; 0: never.")] = 1
-    seed: Annotated[int, _run("Of parameters, partition and batches.")] = 0
+    seed: Annotated[int, _run("Seed of parameters, partition and batches.")] = 0
     run_dir: Annotated[Path | None, _run("Where results go. Default: runs/NAME-K, with the next number K.")] = None
     name: Annotated[str | None, _run("NAME of the folder under runs/. Default: graph, method and model.")] = None
     overwrite: Annotated[
         bool, _run("Delete the run in the folder first; without --run-dir, in the newest of this name.", "--overwrite")
     ] = False
     checkpoint_every: Annotated[
-        str, _run("Between two checkpoints: 30s, 10min, 2h, 500steps, 1epochs; auto: 30s, longer where they are large.")
+        str, _run("Interval of checkpoints: 30s, 10min, 2h, 500steps, 1epochs; auto: 30s, longer if they are large.")
     ] = "auto"
     resume: Annotated[
         bool, _run("Continue the run in the folder; without --run-dir, in the newest of this name.", "--resume")
@@ -149,7 +149,9 @@ class Training(Source):
     ] = "device"
     features: Annotated[str, _place("Where features are kept: as for --history.")] = "device"
     structure: Annotated[str, _place("Where edges are kept: device, host or disk.")] = "device"
-    precision: Annotated[str, _place("Of rows and tables: float32, or bfloat16 in half the bytes.")] = "float32"
+    precision: Annotated[str, _place("Number format of rows and tables: float32, or bfloat16 in half the bytes.")] = (
+        "float32"
+    )
     rebuild_batches: Annotated[
         bool, _place("Build every batch when it is needed and keep none.", "--rebuild-batches")
     ] = False
@@ -271,7 +273,8 @@ class Compare(Training):
     error_every: Annotated[
         int | None,
         _run(
-            "Epochs between measurements of the gradient error, the last one with the bias; 0: never. Default: about 6."
+            "Epochs between measurements of the gradient error, the last one with the bias; 0: never. "
+            "Default: so that there are about 6 of them."
         ),
     ] = None
 
@@ -299,11 +302,13 @@ class Shard(Source):
 
     ranks: Annotated[int, typer.Option(help="Processes of the distributed run.")]
     out: Annotated[Path, typer.Option(help="The folder to write: rank-0, rank-1, ... and manifest.json.")]
-    parts: Annotated[int | None, typer.Option(help="Parts of all ranks. Default: as for `lmc train`.")] = None
+    parts: Annotated[
+        int | None, typer.Option(help="Number of parts of all ranks together. Default: as for `lmc train`.")
+    ] = None
     partition: Annotated[
         str, typer.Option(help="stream (bounded memory), or metis, kaminpar, label-propagation, random.")
     ] = "stream"
-    seed: Annotated[int, typer.Option(help="Of the partition.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0
 
 
 def takes(

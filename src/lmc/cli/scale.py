@@ -29,7 +29,7 @@ from lmc.report import Growth, scale_figure
 CAPTION = (
     "ms / epoch: median over epochs of training steps; ms / M edges: for a million edges of the graph; time / full: "
     "an epoch takes so many times as long as one of the full batch on the same graph; non-zeros: of all batches over "
-    "the graph's; time / work: time over (non-zeros x full-batch time); MB: peak of a step, what lives between steps "
+    "the graph's; time / work: time over (non-zeros x full-batch time); MB: peak of a step, what is kept between steps "
     "on the device, and both"
 )
 HEADERS = (

@@ -41,7 +41,7 @@ class _OnlyHttps(urllib.request.HTTPRedirectHandler):
 
 def _check_https(url: str) -> None:
     if not url.startswith("https://"):
-        raise DataError(f"expected an https address (got {url}): bring the file yourself")
+        raise DataError(f"expected an https address (got {url}): provide the file yourself")
 
 
 def open_url(url: str) -> Any:
@@ -80,21 +80,21 @@ def _receive(source: Source, file: IO[bytes], folder: Path) -> str:
             declared = answer.headers.get("Content-Length")
             while block := answer.read(BLOCK):
                 if not received and block.lstrip()[:1] == b"<":
-                    raise DataError(f"expected {source.file} (got a web page from {source.url}): bring the file")
+                    raise DataError(f"expected {source.file} (got a web page from {source.url}): provide the file")
                 received += len(block)
                 if received > LARGEST:
-                    raise DataError(f"expected at most {LARGEST:,} bytes of {source.file} (got more): bring the file")
+                    raise DataError(f"expected at most {LARGEST:,} bytes of {source.file} (got more): provide the file")
                 digest.update(block)
                 file.write(block)
     except (OSError, HTTPException) as error:
         raise DataError(
             f"expected {source.file} from {source.url} (got {type(error).__name__}: {error} after {received:,} bytes; "
-            f"the partial file is removed): try again, or bring the file"
+            f"the partial file is removed): try again, or provide the file"
         ) from error
     if declared is not None and str(received) != declared.strip():
         raise DataError(
             f"expected {declared} bytes of {source.file} (got {received} from {source.url}; the partial file is "
-            f"removed): try again, or bring the file"
+            f"removed): try again, or provide the file"
         )
     found = digest.hexdigest()
     if source.sha256 is None:
@@ -103,7 +103,7 @@ def _receive(source: Source, file: IO[bytes], folder: Path) -> str:
     elif found != source.sha256:
         raise DataError(
             f"expected {source.file} with SHA-256 {source.sha256} (got {found} from {source.url}; the file is "
-            f"removed): try again, or bring the file if you trust it"
+            f"removed): try again, or provide the file if you trust it"
         )
     return found
 
@@ -129,12 +129,12 @@ def _unpack(archive: IO[bytes], source: Source, files: Iterable[str], folder: Pa
                 _record(digest.hexdigest(), file, folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise DataError(
-            f"expected a whole zip (got {source.file} from {source.url}, {error}): try again, or bring the files"
+            f"expected a whole zip (got {source.file} from {source.url}, {error}): try again, or provide the files"
         ) from error
 
 
 def _find(content: zipfile.ZipFile, file: str, source: Source) -> zipfile.ZipInfo:
     found = [info for info in content.infolist() if f"/{info.filename}".endswith(f"/{file}")]
     if len(found) != 1:
-        raise DataError(f"expected one {file} in {source.file} (got {len(found)}): bring the files of the set")
+        raise DataError(f"expected one {file} in {source.file} (got {len(found)}): provide the files of the set")
     return found[0]

@@ -206,7 +206,7 @@ class Problem:
         return table
 
     def table(self, width: int, dtype: torch.dtype | None = None) -> Table:
-        """A table of zeros where histories live, one row per node, by default in the dtype of the rows."""
+        """A table of zeros where histories are stored, one row per node, by default in the dtype of the rows."""
         return self.placement.tier.table(self.graph.num_nodes, width, dtype or self.dtype, self.device)
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:

@@ -229,7 +229,7 @@ class Run:
 
     @property
     def tiers(self) -> dict[str, str]:
-        """Where every table, and the features, lie: {"H[2]": "host", ..., "features": "device"};
+        """Where every table, and the features, are stored: {"H[2]": "host", ..., "features": "device"};
         the structure, where it is not on the device."""
         tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
         P = self.problem.P

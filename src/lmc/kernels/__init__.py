@@ -1,4 +1,4 @@
 """Triton kernels. Each file holds a kernel, its plain torch version and one function that chooses between them.
 
-The room imports nothing of the library but ``lmc.errors``: kernels work on tensors.
+The subpackage imports nothing of the library but ``lmc.errors``: kernels work on tensors.
 """

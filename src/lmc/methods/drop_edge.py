@@ -25,7 +25,7 @@ class DropEdge(Method):
     whole graph too. P X is not computed once, since it is another one in every epoch.
 
     Args:
-        inner: any method for models with layers but SIGN, whose aggregation lies before training.
+        inner: any method for models with layers but SIGN, which aggregates before training.
         p: the probability of an edge to be left out.
     """
 

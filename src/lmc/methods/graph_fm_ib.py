@@ -19,7 +19,7 @@ class GraphFMIB(NodeWise):
 
         H[rows] <- (1 - momentum) H[rows] + momentum s[rows]
 
-    The average over steps takes the variance of the sampled neighbours away, at the price of staleness.
+    The average over steps reduces the variance of the sampled neighbours and adds staleness.
 
     Departure: the adjoint of the mixed row goes to the sampled state whole, not times momentum: the history is a better
     value of the same quantity, not another term of it, and the gradient of L layers would shrink with momentum^L.

@@ -481,7 +481,7 @@ class ClusterMethod(Method):
 
 @dataclass(frozen=True)
 class HistoryMethod(ClusterMethod):
-    """A cluster method that keeps histories; :class:`lmc.Placement` says where they live."""
+    """A cluster method that keeps histories; :class:`lmc.Placement` says where they are stored."""
 
 
 @dataclass(frozen=True)

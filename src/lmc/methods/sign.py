@@ -34,7 +34,7 @@ class SIGN(SeedMethod):
     """Features aggregated k times in advance, in chunks of rows; then the rows of the training nodes, without a graph.
 
     The gradient of a batch is exact, so the mean over an epoch is the full gradient. With dropout on the features each
-    P^r X is dropped out by itself. P X, ..., P^k X live where the placement keeps histories.
+    P^r X is dropped out by itself. P X, ..., P^k X are stored where the placement keeps histories.
     """
 
     traits: ClassVar[Traits] = SampledTraits(

@@ -37,7 +37,7 @@ class WriteBack:
         return [pending.cache for pending in self._pending]
 
     def readers(self, cache: RowCache) -> list[Event]:
-        """The events of writes that look rows up in ``cache``: nobody may fill it before they complete."""
+        """The events of writes that look rows up in ``cache``: it must not be filled before they complete."""
         found = (p for p in self._pending if p.excluded is not None and p.excluded.slots is cache.slots)
         return [pending.written for pending in found if pending.written is not None]
 

@@ -21,11 +21,11 @@ class Placement:
 
     Args:
         device: where to train; "auto" is the GPU where there is one.
-        history: where the tables that a method keeps between steps live: "device", "host", "disk", "auto" (by free
-            memory), or a store of :mod:`lmc.stores`.
-        features: where the features live, likewise; only the rows of a batch are transferred.
-        structure: where the graph's edges live: "device"; "host", from where batches are cut; or "disk" ("disk:/path"
-            for a folder), memory-mapped files from which the rows of a batch are read.
+        history: where the tables that a method keeps between steps are stored: "device", "host", "disk", "auto" (by
+            free memory), or a store of :mod:`lmc.stores`.
+        features: where the features are stored, likewise; only the rows of a batch are transferred.
+        structure: where the graph's edges are stored: "device"; "host", from where batches are cut; or "disk"
+            ("disk:/path" for a folder), memory-mapped files from which the rows of a batch are read.
         precision: "float32", rows in the dtype of the parameters, or "bfloat16": features, states, adjoints, tables
             and P in half the bytes. Parameters, losses and sums over steps stay float32.
         keep_batches: keep fixed batches on the device; False builds each of them anew in every epoch.

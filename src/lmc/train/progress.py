@@ -1,4 +1,4 @@
-"""The progress bar of everything that takes long; whoever wants one opens it, the library shows none by itself."""
+"""The progress bar of everything that takes long; the caller opens it, and the library never shows one unasked."""
 
 from __future__ import annotations
 

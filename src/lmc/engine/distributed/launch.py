@@ -54,7 +54,7 @@ def meeting(wait: float) -> dict[str, Any]:
     """Where the ranks meet, as arguments of ``init_process_group``: a part of the launcher's store that is of this
     start alone, since the addresses of ranks that have ended stay in the store.
 
-    Rank 0 writes the name of the start and answers every rank. A name that nobody answers to is that of an older start.
+    Rank 0 writes the name of the start and answers every rank. A name without an answer is that of an older start.
     """
     global _start
     if not has_store():
