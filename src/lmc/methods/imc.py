@@ -428,7 +428,7 @@ class IMC(HistoryMethod):
 
 @dataclass(frozen=True)
 class TOP(IMC):
-    """TOP as published: the basis is computed once, from random parameters, and the map is a plain pseudo-inverse."""
+    """TOP: IMC with a basis that is computed once, from random parameters, and a small ridge for the pseudo-inverse."""
 
     sweep_every: int | str = 0
     ridge: float = 1e-6
