@@ -7,10 +7,12 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Extractor, Graph, MappedFiles, hstack, row_chunks, sparse_product, spmm
-from lmc.stores import Auto, Disk, HostRows, Pinned, StagedTable, Store, Table, overwrite, store
+from lmc.stores import Auto, Disk, HostRows, Pinned, Rows, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
 """Numbers in the features that one chunk of P X reads."""
+MANY = 2**30
+"""Entries of P times features from which on a CPU computes rows of P X when they are first read; so many take 0.1 s."""
 
 
 def tier_of(choice: str | Store, graph: Graph, width: int, dtype: torch.dtype, device: torch.device) -> Store:
@@ -93,3 +95,50 @@ def plain_features(
     found = tier.table(n, d, dtype, device)
     overwrite(found, x)
     return found
+
+
+class FirstReads:
+    """P X in host memory, whose rows are computed when they are first read: a step does not wait for all others.
+
+    A row is the same whenever it is computed, and with whichever other rows.
+
+    Args:
+        both: X stands beside P X.
+    """
+
+    def __init__(self, P: CSR, x: Tensor, both: bool) -> None:
+        self._P, self._x, self._both = P, x, both
+        self.sums = x.new_empty(x.shape[0], x.shape[1] * (2 if both else 1))
+        self.missing: Tensor | None = torch.ones(x.shape[0], dtype=torch.bool)
+        """Which rows are not computed yet; None: there are none."""
+
+    def fill(self, rows: Rows) -> None:
+        """Compute the rows among these that are missing."""
+        if self.missing is None:
+            return
+        absent = self.missing[rows]
+        count = int(absent.sum())
+        if isinstance(rows, slice) and 2 * count >= absent.numel():  # nothing is copied to compute all of them
+            self._write(rows, self._P.row_range(rows))
+        elif count:
+            nodes = absent.nonzero().squeeze(1) + (rows.start or 0) if isinstance(rows, slice) else rows[absent]
+            self._write(nodes, self._P.select_rows(nodes))
+        self.missing[rows] = False
+        if count and not bool(self.missing.any()):
+            self.missing = None
+            del self._P, self._x
+
+    def _write(self, rows: Rows, P: CSR) -> None:
+        out, d = self.sums.data, self._x.shape[1]  # autograd need not know: no row changes after it was read
+        if self._both:
+            out[rows, d:] = self._x[rows]
+        if isinstance(rows, slice) and not self._both:
+            spmm(P, self._x, out[rows])
+        else:
+            out[rows, :d] = spmm(P, self._x)
+
+
+def when_read(P: CSR, x: Tensor | CSR, tier: Store, dtype: torch.dtype) -> bool:
+    """Whether rows of P X are computed when they are first read."""
+    in_memory = P.device.type == "cpu" and tier.name == "device" and not P.on_host
+    return in_memory and isinstance(x, Tensor) and x.dtype == P.dtype == dtype and P.nnz * x.shape[1] >= MANY

@@ -14,7 +14,7 @@ from torch import Tensor
 from lmc.engine.distributed.exchange import Exchange, mirrored
 from lmc.engine.distributed.matrices import local_matrices
 from lmc.engine.exact import chunks_of, cut
-from lmc.engine.features import aggregated_features, permuted, plain_features, tier_of
+from lmc.engine.features import FirstReads, aggregated_features, permuted, plain_features, tier_of, when_read
 from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
@@ -45,6 +45,7 @@ class Problem:
         features: the tier of X.
         loss: the loss of a row; None: cross entropy of classes, or binary cross entropy of labels.
         exchange: in a distributed run, the way to other ranks; the graph is then that of this rank, mirrors last.
+        first_reads: computes rows of X that are read for the first time; None: X is complete.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Problem:
     features: str = "device"
     loss: Loss | None = None
     exchange: Exchange | None = None
+    first_reads: FirstReads | None = None
 
     @classmethod
     def of(
@@ -94,14 +96,22 @@ class Problem:
         found, index = _matrices(graph, model, parameters, exchange, on_host)
         placed = _placed(found, device, on_host)
         X: Tensor | CSR | Table
-        if aggregated or model.encodes_aggregates:
+        first_reads = None
+        if aggregated and exchange is None and when_read(placed[0], graph.x, tier, dtype):
+            assert isinstance(graph.x, Tensor)
+            first_reads = FirstReads(placed[0], graph.x, both)
+            X = first_reads.sums
+        elif aggregated or model.encodes_aggregates:
             X = mirrored(aggregated_features(placed[0], graph.x, table, tier, both, dtype), exchange)
         else:
             X = plain_features(graph.x, table, tier, device, dtype)
         if rows != parameters:
             placed = _placed([matrix.to(dtype=rows) for matrix in found], device, on_host)
         matrices = tuple(Extractor(matrix) for matrix in placed)
-        return cls(graph, model, placement, matrices[0], X, aggregated, cut, matrices, index, tier.name, loss, exchange)
+        return cls(
+            graph, model, placement, matrices[0], X, aggregated, cut, matrices, index, tier.name, loss, exchange,
+            first_reads,
+        )  # fmt: skip
 
     @cached_property
     def kind(self) -> Layered:
@@ -184,6 +194,8 @@ class Problem:
             return self.X.select_rows(there).to(self.device)
         if not isinstance(self.X, Tensor):
             return self.X.pull(rows)
+        if self.first_reads is not None:
+            self.first_reads.fill(rows)
         return self.X[rows] if isinstance(rows, slice) else self.X.index_select(0, rows)
 
     @property

@@ -182,6 +182,12 @@ class CSR:
             rows = torch.arange(*rows.indices(self.num_rows), device=self.device)
         return self._at(*row_entries(self, rows, total))
 
+    def row_range(self, rows: slice) -> CSR:
+        """Consecutive rows with every column, sharing the memory of their entries."""
+        first, last, _ = rows.indices(self.num_rows)
+        starts = self.indptr[first : last + 1]
+        return self._at(slice(int(starts[0]), int(starts[-1])), starts - starts[0])
+
     @cached
     def leading(self, rows: int) -> CSR:
         """The first ``rows`` rows, sharing memory; cached."""
