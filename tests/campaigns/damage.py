@@ -264,7 +264,7 @@ def parsed_data(path: Path, chance: random.Random) -> Prepared:
     written = raw_folders.graphsaint(place)
     with _set_in(path, "flickr", written):
         want = lmc.load("flickr", data_dir=path / "sets").checksum
-    (file,) = (path / "cache").rglob("*.npz")
+    (file,) = (path / "cache").rglob("*.safetensors")
     kind = damage_one(file, chance)
 
     def check() -> None:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import lmc.data
 from lmc.data import kept
-from lmc.errors import GraphError
+from lmc.errors import GraphError, LmcError
 from lmc.graph import CSR, Graph
 
 
@@ -49,3 +49,14 @@ def test_entries_outside_of_the_graph_are_refused(graph: Graph, tmp_path: Path) 
     kept.write(replace(graph, adj=replace(graph.adj, indices=graph.adj.indices + 1, _cache={})), path)
     with pytest.raises(GraphError, match=r"expected adjacency_indices in \[0, "):
         kept.read(path, "kept")
+
+
+def test_every_changed_byte_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "graph.safetensors"
+    kept.write(lmc.data.load("tiny-like@0.08"), path)
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for at in (*range(0, header, 7), *range(header, len(whole), len(whole) // 40), len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(LmcError):
+            kept.read(path, "kept")

@@ -1,11 +1,13 @@
 """Graphs in the user's cache: one safetensors file each, which is mapped into memory and not copied.
 
-Undirected graphs without weights alone are kept there. Damage is found by sums of the stored numbers.
+Undirected graphs without weights alone are kept there. Damage is found by sums of the stored
+numbers, and by a checksum of the header.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from lmc.graph import CSR, SPLITS, Graph, MappedFiles
 
 DTYPES = {"I64": torch.int64, "F64": torch.float64, "I32": torch.int32, "F32": torch.float32, "BOOL": torch.bool}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+START = b'{"__metadata__": {"check": "'
 WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}
 SUMMED = 2**22
 """Numbers of an array that are summed at a time."""
@@ -30,7 +33,12 @@ def write(graph: Graph, path: Path) -> None:
     features = {"x": x} if isinstance(x, Tensor) else {"indptr of x": x.indptr, "indices of x": x.indices, "x": x.data}
     tensors = {"indptr": graph.adj.indptr, "indices": graph.adj.indices, "y": graph.y, **features}
     tensors |= {split: getattr(graph, split) for split in SPLITS}
-    facts = {"num_classes": graph.num_classes, "task": graph.task, "features": graph.num_features}
+    facts: dict[str, Any] = {
+        "check": "0" * 8,
+        "num_classes": graph.num_classes,
+        "task": graph.task,
+        "features": graph.num_features,
+    }
     facts |= {f"sum of {name}": _sum(each) for name, each in tensors.items()}
     header, end = dict[str, Any](__metadata__={name: str(value) for name, value in facts.items()}), 0
     listed = sorted(tensors.items(), key=lambda item: -item[1].itemsize)  # so that every array is aligned
@@ -39,6 +47,7 @@ def write(graph: Graph, path: Path) -> None:
         header[name] = {"dtype": NAMES[each.dtype], "shape": list(each.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    text = START + _check(text) + text[len(START) + 8 :]
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
@@ -56,7 +65,10 @@ def read(path: Path, name: str, mapped: bool = False) -> Graph:
     with naming(path, "a graph in the cache"):
         content = files.open(path)
         begin = 8 + int(content[:8].view(torch.int64))
-        header: dict[str, Any] = json.loads(content[8:begin].numpy().tobytes())
+        text = content[8:begin].numpy().tobytes()
+        if text[: len(START) + 8] != START + _check(text):
+            raise ValueError("the header has changed")
+        header: dict[str, Any] = json.loads(text)
         facts, tensors = header.pop("__metadata__"), dict[str, Tensor]()
         for key, about in header.items():
             start, end = (begin + at for at in about["data_offsets"])
@@ -71,6 +83,11 @@ def read(path: Path, name: str, mapped: bool = False) -> Graph:
         adj = CSR(indptr, indices, None, n, symmetric=True, files=files if mapped else None)
         given: dict[str, Any] = {**tensors, "num_classes": int(facts["num_classes"]), "name": name}
         return Graph(adj, features, **given, task=facts["task"])
+
+
+def _check(text: bytes) -> bytes:
+    """The checksum of a header, eight digits after ``START``, over what follows them."""
+    return f"{zlib.crc32(text[len(START) + 8 :]):08x}".encode()
 
 
 def _sum(array: Tensor, files: MappedFiles | None = None) -> int:
