@@ -24,6 +24,11 @@ def test_a_bar_for_every_value_and_a_mark_for_every_prediction(tmp_path: Path) -
     assert (tmp_path / "rows.png").stat().st_size > 10_000
 
 
+def test_a_number_is_beside_its_bar_unless_a_mark_is_there() -> None:
+    figure = rows_figure(["a", "b", "c"], ["gas"] * 3, [Panel("MB", [1.0, 1.0, 10.0], [1.1, 9.0, 2.0])], "a title")
+    assert [text.xy[0] for text in figure.axes[0].texts] == [1.1, 1.0, 10.0]  # type: ignore[attr-defined]
+
+
 def test_a_legend_leaves_the_title_of_its_panel_free() -> None:
     panels = [Panel("a title that is as wide as its panel " * 2, [1.0], [2.0], "a legend"), Panel("MB", [1.0])]
     figure = rows_figure(["a"], ["gas"], panels, "a title")

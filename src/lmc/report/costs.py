@@ -75,7 +75,9 @@ def _draw_bars(axes: Axes, panel: Panel, colours: Sequence[str]) -> None:
         axes.set_xscale("log")
         plain_decimals(axes.xaxis)
     for i, value in bars:
-        _draw_bar(axes, panel, i, value, least, max(value, dict(marks).get(i, value)), colours[i])
+        mark = dict(marks).get(i, value)
+        beside = 0 <= mark - value < 0.15 * max(known, default=1.0)  # a diamond where the number would be
+        _draw_bar(axes, panel, i, value, least, mark if beside else value, colours[i])
     for i, value in marks:
         axes.plot([value], [i], **_DIAMOND)
     if panel.marked:
