@@ -11,6 +11,7 @@ def make_app() -> typer.Typer:
     """The commands, by the names of the studies."""
     from experiments.accuracy import Accuracy
     from experiments.bandwidth import Bandwidth
+    from experiments.bias import Bias
     from experiments.choose import Choose
     from experiments.drawing import draw_idea
     from experiments.estimates import estimates
@@ -31,6 +32,7 @@ def make_app() -> typer.Typer:
         [
             Grid,
             Gradients,
+            Bias,
             Accuracy,
             Choose,
             Recurrent,

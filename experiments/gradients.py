@@ -148,8 +148,7 @@ class GradientRow:
     @property
     def best(self) -> str | None:
         """The spec of the best LMC4Conv."""
-        tried = {k: v for k, v in self.errors.items() if k.partition(":")[0] == "lmc" and v is not None}
-        return min(tried, key=lambda label: tried[label], default=None)
+        return best_of(self.errors)
 
     def text(self, method: str) -> str:
         """The error of a method in words; "-" where it is not measured yet."""
@@ -160,6 +159,12 @@ class GradientRow:
         """A method's error over that of the best LMC4Conv."""
         mine, best = self.errors.get(method), self.errors[self.best] if self.best else None
         return mine / best if mine is not None and best else None
+
+
+def best_of(errors: Mapping[str, float | None]) -> str | None:
+    """The spec of the LMC4Conv with the smallest error."""
+    tried = {k: v for k, v in errors.items() if k.partition(":")[0] == "lmc" and v is not None}
+    return min(tried, key=lambda label: tried[label], default=None)
 
 
 def gradient_rows(records: Sequence[GradientRecord]) -> Iterator[GradientRow]:

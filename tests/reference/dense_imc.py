@@ -11,7 +11,8 @@ from dense_gcn import GCN, add, scaled
 
 @dataclass
 class DenseIMC:
-    """m = P[B,B] h + S (R h) with S = (P Q)[B] - P[B,B] Q[B] and R = (Q[B]^T Q[B] + lambda I)^-1 Q[B]^T.
+    """m = P[B,B] h + S (R h + N) with S = (P Q)[B] - P[B,B] Q[B], R = (Q[B]^T Q[B] + lambda I)^-1 Q[B]^T, and
+    N = J - R Q[B] J, where J picks the columns T of Q: the ridge pulls the map towards J.
 
     Layer 1 reads P X, which is constant. Parameters take their gradient from all rows, which are core rows.
 
@@ -48,8 +49,8 @@ class DenseIMC:
             for core in self.batches:
                 self.tables["S"][l + 1][core] = (data.P @ Q)[core] - data.P[np.ix_(core, core)] @ Q[core]
 
-    def map(self, l: int, core: Nodes, weight: float) -> tuple[Array, Array]:
-        """S and R of the core; redrawn batches count as many rows as they have on average."""
+    def map(self, l: int, core: Nodes, weight: float) -> tuple[Array, Array, Array]:
+        """S, R and N of the core; redrawn batches count as many rows as they have on average."""
         Q, M = self.tables["Q"][l][core], (self.model.data.P @ self.tables["Q"][l])[core]
         # columns of unit mean square over all nodes; a dead unit stays a column of zeros
         scale = 1 / np.sqrt(np.maximum((self.tables["Q"][l] ** 2).mean(0), 1e-12))
@@ -58,7 +59,8 @@ class DenseIMC:
         size = len(core) if self.batches else self.model.data.num_nodes / weight
         ridge = self.ridge * max(1, (20 * r / size) ** 2)
         gram += ridge * np.trace(gram) / r * np.eye(r)
-        return M - self.model.data.P[np.ix_(core, core)] @ Q, np.linalg.solve(gram, Q.T)
+        R, J = np.linalg.solve(gram, Q.T), np.diag(1 / scale)[:, : self.widths[l - 2]]
+        return M - self.model.data.P[np.ix_(core, core)] @ Q, R, J - R @ (Q @ J)
 
     def step(self, theta: Values, core: Nodes, slot: int, weight: float) -> tuple[float, Values]:
         model, data, L = self.model, self.model.data, self.model.L
@@ -67,8 +69,8 @@ class DenseIMC:
         for l in range(1, L + 1):
             activated[l] = model.activate(theta, l, model.affine(theta, l, m[l]), len(core))
             if l < L:
-                S, R = self.map(l + 1, core, weight)
-                m[l + 1] = P @ activated[l].h + S @ (R @ activated[l].h)
+                S, R, N = self.map(l + 1, core, weight)
+                m[l + 1] = P @ activated[l].h + S @ (R @ activated[l].h + N)
         losses, v = data.losses(activated[L].h, core)
         grads: Values = {}
         for l in range(L, 0, -1):
@@ -77,6 +79,6 @@ class DenseIMC:
             add(grads, model.affine_slopes(l, v, m[l]))
             v = model.affine_back(theta, l, v)
             if l > 1:
-                S, R = self.map(l, core, weight)
+                S, R, _ = self.map(l, core, weight)
                 v = P.T @ v + R.T @ (S.T @ v)
         return weight * losses.sum(), scaled(grads, weight)

@@ -7,7 +7,8 @@ sales rank).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,9 +101,13 @@ LOOKALIKES: dict[str, Lookalike] = {
 }  # fmt: skip
 
 
-def make(name: str, *, seed: int = 0, scale: float = 1.0) -> Graph:
-    """Draw the lookalike ``name`` at ``scale`` times its nodes and edges; communities keep their size."""
-    spec = LOOKALIKES[name]
+def make(name: str, *, seed: int = 0, scale: float = 1.0, **changes: Any) -> Graph:
+    """Draw the lookalike ``name`` at ``scale`` times its nodes and edges; communities keep their size.
+
+    Args:
+        changes: fields of :class:`Lookalike` that shall have other values.
+    """
+    spec = replace(LOOKALIKES[name], **changes)
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])
     if spec.line:

@@ -8,9 +8,12 @@ one exact forward pass over the whole graph, stores for every layer the rows Q t
 
 In a step on the core rows B, with t the rows to sum, h the same rows before dropout, and P restricted to B x B,
 
-    C = K Q^T h,   K = (Q^T Q + lambda I)^-1        the map from the rows of the sweep to today's rows
-    S = M - P Q                                     what came from outside at the sweep
-    m = P t + S C                                   inside exactly, outside by the map
+    C = K (Q^T h + lambda J),   K = (Q^T Q + lambda I)^-1     the map from the rows of the sweep to today's rows
+    S = M - P Q                                               what came from outside at the sweep
+    m = P t + S C                                             inside exactly, outside by the map
+
+J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
+sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
 
 The sweep leaves S of every fixed batch in the place of M. For redrawn batches, whose P changes, it leaves M, and the
 same m is M C + P (t - Q C), with one sparse product.
@@ -59,9 +62,10 @@ FEW_COLUMNS = 128
 SAMPLE, MEASURED = 1024, 4
 """The unexplained share is measured on about ``SAMPLE`` rows of every ``MEASURED``-th batch."""
 
-GROWTH, UNEXPLAINED = 1.25, 0.01
+GROWTH, UNEXPLAINED = 1.25, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times that of the first
-epoch after the last sweep, plus UNEXPLAINED."""
+epoch after the last sweep, plus UNEXPLAINED; after the first epoch of a training, in which rows move most, where it
+exceeds UNEXPLAINED."""
 
 
 class _Invariant(torch.autograd.Function):
@@ -115,6 +119,7 @@ class Invariance(Around):
         Q: the rows of the last sweep, for the core rows, [|B|, r].
         sums: S, or M where ``redrawn``.
         K: the inverse of the Gram matrix with its ridge, [r, r].
+        prior: the diagonal of lambda J, [r]; None: 0.
         explained: where |h - Q C| and |h| of some rows are stored, from which :func:`unexplained` follows; None:
             nowhere.
         real: where rows may be padding, the rows that are not, [|B|, 1].
@@ -123,6 +128,7 @@ class Invariance(Around):
     Q: Tensor
     sums: Tensor
     K: Tensor
+    prior: Tensor | None
     explained: Tensor | None
     redrawn: bool = False
     real: Tensor | None = None
@@ -135,8 +141,11 @@ class Invariance(Around):
         return _InvariantLinear.apply(t, t if clean is None else clean, W, b, self)
 
     def map(self, h: Tensor) -> Tensor:
-        """C = K Q^T h, in the dtype of the rows."""
-        C = exact_mm(self.K, coarse_mm(self.Q.t(), h)).to(h.dtype)
+        """C = K (Q^T h + lambda J), in the dtype of the rows."""
+        moments = coarse_mm(self.Q.t(), h)
+        if self.prior is not None:
+            moments.diagonal().add_(self.prior[: h.shape[1]])
+        C = exact_mm(self.K, moments).to(h.dtype)
         if self.explained is not None:
             self._measure(h.detach(), C)
         return C
@@ -187,8 +196,9 @@ def _by_width(tables: Mapping[int, Table]) -> list[list[int]]:
 
 
 @torch.no_grad()
-def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> Tensor:
-    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r].
+def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> tuple[Tensor, Tensor]:
+    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r]; and the diagonal
+    of lambda D^-2, [k, r].
 
     lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
     float64, since the condition of D G D is about r / ridge.
@@ -196,10 +206,11 @@ def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> Tensor:
     d = scale.double()
     G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
-    diagonal += (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
+    added = (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
+    diagonal += added
     L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
     half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
-    return exact_mm(half.mT, half)
+    return exact_mm(half.mT, half), (added / d.square()).to(grams.dtype)
 
 
 @dataclass(frozen=True)
@@ -293,11 +304,12 @@ class IMC(HistoryMethod):
         return problem.graph.num_features if self.basis == "T+X1" else max(0, FEW_COLUMNS - widest)
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
-        """K of every fixed batch, by layer, or the scale of the columns of Q; and what "auto" watches."""
+        """K and lambda J of every fixed batch, by layer, or the scale of the columns of Q; and what "auto" watches."""
         new = partial(torch.zeros, dtype=problem.accumulate_dtype)
         found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(())}
         for l, r in self.tables(problem)["Q"].items():
-            found |= {f"scale{l}": new(r)} if self.redraw else {f"K{l}": new(num_batches, r, r)}
+            fixed = {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
+            found |= {f"scale{l}": new(r)} if self.redraw else fixed
         return found
 
     def operator(self, step: Step, l: int) -> Operator:
@@ -312,40 +324,43 @@ class IMC(HistoryMethod):
         explained = numbers["explained"][l, batch.slot] if measured else None
         sums = step.tables[self._sums][l].pull(batch.rows)
         if not self.redraw:
-            return Invariance(P, Q[l].pull(batch.rows), sums, numbers[f"K{l}"][batch.slot], explained)
+            K, prior = (numbers[f"{name}{l}"][batch.slot] for name in ("K", "prior"))
+            return Invariance(P, Q[l].pull(batch.rows), sums, K, self._towards(prior), explained)
         if not step.scratch:
             step.scratch.update(self._redrawn(step))
-        rows, K = step.scratch[l]
+        rows, K, prior = step.scratch[l]
         real = (batch.core < step.problem.graph.num_nodes).unsqueeze(1)
-        return Invariance(P, rows, sums, K, explained, True, real)
+        return Invariance(P, rows, sums, K, self._towards(prior), explained, True, real)
 
-    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor]]:
-        """Q and K of a redrawn batch, by layer; layers of one width are inverted together."""
-        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor]]()
+    def _towards(self, prior: Tensor) -> Tensor | None:
+        """lambda J, where the rows of the sweep are columns of Q."""
+        return None if self.basis == "random" else prior
+
+    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+        """Q, K and lambda J of a redrawn batch, by layer; layers of one width are inverted together."""
+        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor]]()
         size = step.problem.graph.num_nodes / numbers["explained"].shape[1]
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
         for layers in _by_width(step.tables["Q"]):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            K = self._inverses((cores[l] for l in layers), scales, size)
-            found |= {l: (cores[l], K[i]) for i, l in enumerate(layers)}
+            K, prior = self._inverses((cores[l] for l in layers), scales, size)
+            found |= {l: (cores[l], K[i], prior[i]) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
         every, unit = self.period
         if unit == "auto":
-            return self._moved(numbers, step) or epoch == step == 0
+            return step == 0 and (epoch == 0 or self._moved(numbers, epoch))
         if every == 0:
             return epoch == step == 0
         return (epoch * num_batches + step) % every == 0 if unit == "steps" else step == 0 and epoch % every == 0
 
-    def _moved(self, numbers: dict[str, Tensor], step: int) -> bool:
+    def _moved(self, numbers: dict[str, Tensor], epoch: int) -> bool:
         """Whether the last epoch left more unexplained than the first one after the sweep, whose share is mostly that
-        of dropout and the ridge."""
-        if step:
-            return False
+        of dropout; after the first epoch of a training, whether it left anything unexplained."""
         first, last = numbers["unexplained"], unexplained(numbers["explained"])
         first.copy_(torch.where(first.isinf() & (last > 0), last, first))
-        return float(last - GROWTH * first - UNEXPLAINED) > 0
+        return float(last - UNEXPLAINED if epoch == 1 else last - GROWTH * first - UNEXPLAINED) > 0
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
@@ -369,18 +384,20 @@ class IMC(HistoryMethod):
         numbers["unexplained"].fill_(torch.inf)
 
     def _invert(self, exact: ExactPasses, scale: dict[int, Tensor]) -> None:
-        """K of every fixed batch."""
+        """K and lambda J of every fixed batch."""
         Q, cores = exact.tables["Q"], exact.cores
         for layers in _by_width(Q):
             for first in range(0, len(cores), SLOTS):
                 some = cores[first : first + SLOTS]
                 scales = torch.stack([scale[l] for l in layers]).repeat_interleave(len(some), 0)
-                K = self._inverses((Q[l].pull(core) for l in layers for core in some), scales)
-                for l, of in zip(layers, K.split(len(some)), strict=True):
-                    exact.numbers[f"K{l}"][first : first + SLOTS] = of
+                found = self._inverses((Q[l].pull(core) for l in layers for core in some), scales)
+                for name, values in zip(("K", "prior"), found, strict=True):
+                    for l, of in zip(layers, values.split(len(some)), strict=True):
+                        exact.numbers[f"{name}{l}"][first : first + SLOTS] = of
 
-    def _inverses(self, cores: Iterable[Tensor], scale: Tensor, size: float | None = None) -> Tensor:
-        """K of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per column.
+    def _inverses(self, cores: Iterable[Tensor], scale: Tensor, size: float | None = None) -> tuple[Tensor, Tensor]:
+        """K and lambda J of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per
+        column.
 
         Args:
             size: the rows that every batch counts as having; redrawn ones, as many as they have on average.
