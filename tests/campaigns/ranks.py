@@ -8,6 +8,7 @@ ranks, one prints one line about the fault, and every rank has the right exit co
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
@@ -100,8 +101,10 @@ def judge(codes: list[int], outputs: list[str], victims: set[int]) -> str:
 
 def finished(path: Path, ranks: int, then: int, setting: list[str], whole: tuple[Any, ...]) -> None:
     """Continue a run; raises :class:`Wrong` unless it ends as it should."""
-    run_dir = path / "run"
-    before = lmc.results.read_run(run_dir).epochs if (run_dir / "checkpoint.json").exists() else ()
+    run_dir, manifest = path / "run", path / "run" / "checkpoint.json"
+    before = lmc.results.read_run(run_dir).epochs if manifest.exists() else ()
+    # later epochs may be recorded, but their steps are done again
+    before = before[: json.loads(manifest.read_text())["epoch"]] if before else ()
     if then == 1:
         setting = [word for word in setting if word not in ("--sync", "layer", "--wire", "bfloat16", "--sync-every")]
         setting = setting[: setting.index("2")] if "2" in setting else setting
@@ -114,10 +117,10 @@ def finished(path: Path, ranks: int, then: int, setting: list[str], whole: tuple
             raise Wrong("differs from the undisturbed run")
         return
     record = lmc.results.read_run(run_dir)
-    saved = [(epoch.loss, epoch.scores) for epoch in before][: len(record.epochs)]
+    saved = [(epoch.loss, epoch.scores) for epoch in before]
     if "--patience" not in setting and len(record.epochs) != EPOCHS:
         raise Wrong(f"ended after {len(record.epochs)} epochs")
-    if len(saved) > 1 and [(e.loss, e.scores) for e in record.epochs][: len(saved) - 1] != saved[:-1]:
+    if [(e.loss, e.scores) for e in record.epochs][: len(saved)] != saved:
         raise Wrong("lost epochs that were saved")
 
 

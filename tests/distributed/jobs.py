@@ -35,6 +35,13 @@ def with_edge_features(directed: bool = False) -> Graph:
     return replace(graph, adj=replace(graph.adj, edge_data=features))
 
 
+def chain(n: int) -> Graph:
+    """Nodes in a row, each connected with the next one: most ranks have no row near the batches of a step."""
+    random, node = random_graph(n), torch.arange(n - 1)
+    edges = torch.stack([torch.cat([node, node + 1]), torch.cat([node + 1, node])])
+    return Graph.from_edges(edges, random.x, random.y, train=random.train, val=random.val, test=random.test)
+
+
 class Mixed(nn.Module):
     """Convolutions with three matrices: weighted, attention with edge features, and a mean."""
 
@@ -66,6 +73,7 @@ class ByNumberOfEdges(MessagePassing):
 GRAPHS = {
     "random": random_graph,
     **SPECIAL_GRAPHS,
+    "chain": lambda: chain(40),
     "large": lambda: random_graph(60, seed=3),
     "no-features": lambda: replace(random_graph(), x=identity(40)),
     "inductive": lambda: replace(random_graph(), inductive=True),
@@ -166,7 +174,8 @@ def train(case: Case) -> dict[str, Any]:
         "ids": shard.ids,
         "owned": shard.num_owned,
         "sent": run.problem.exchange.world.sent,
-        "drawn": torch.rand(3, generator=run.generator),
+        "masks": run.generator.initial_seed(),
+        "order": [run.clusters.epoch(epoch) for epoch in range(3)],
     }
 
 

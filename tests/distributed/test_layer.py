@@ -10,9 +10,9 @@ import torch
 from jobs import Case
 from rank_pool import Ranks
 
-from lmc.engine.run import _source_on
+from lmc.engine.run import Run, _source_on
 from lmc.errors import ConfigError
-from lmc.methods import BackwardSGD, DropEdge, FullBatch, LMC4Conv
+from lmc.methods import GAS, BackwardSGD, DropEdge, FullBatch, LMC4Conv
 
 LAYER = {"sync": "layer"}
 CASES = {
@@ -30,6 +30,10 @@ CASES = {
     "full-wrapped": Case(FullBatch(), "wrap-gin", options=LAYER),
     "backward-sgd-wrapped": Case(BackwardSGD(clusters_per_batch=1), "wrap-sage", "directed", options=LAYER),
     "full-drop-edge": Case(DropEdge(FullBatch(), p=0.3), options=LAYER),
+    "lmc": Case(LMC4Conv(clusters_per_batch=1, alpha=0.6, score="x^2"), scattered=True, options=LAYER),
+    "lmc-uneven": Case(LMC4Conv(clusters_per_batch=1, cut="after"), "gcnii", parts=9, options=LAYER),
+    "lmc-sage-sparse": Case(LMC4Conv(clusters_per_batch=1, first_layer="pruned"), "sage", "chain", 20, options=LAYER),
+    "lmc-drop-edge": Case(DropEdge(LMC4Conv(clusters_per_batch=1), p=0.3), options=LAYER),
     "backward-sgd": Case(BackwardSGD(clusters_per_batch=1), options=LAYER),
     "backward-sgd-uneven": Case(BackwardSGD(clusters_per_batch=1), "gcn-layer-norm", parts=9, options=LAYER),
     "backward-sgd-gat": Case(BackwardSGD(clusters_per_batch=1), "gat", parts=9, options=LAYER),
@@ -39,9 +43,10 @@ CASES = {
 }
 
 
-def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """The losses and parameters of one process on the union of the ranks' batches."""
+def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], Run]:
+    """The losses and the run of one process on the union of the ranks' batches."""
     run = case.bind()
+    run.refresh()
     row = run.clusters.order.argsort()
     optimizer, losses, source = jobs.optimizer_of(run), [], run.source
     for step in range(case.steps):
@@ -52,24 +57,30 @@ def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], dict[
         whole = core.numel() == row.numel()
         batch = source.make(slice(0, core.numel()) if whole else core, float(seen[0]["steps"]))
         losses.append(float(run.step(batch, optimizer).loss))
-    return losses, dict(run.problem.model.state_dict())
+    return losses, run
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_go_the_way_of_one_process_on_the_union_of_their_batches(name: str, ranks: Ranks) -> None:
     case = CASES[name]
     seen = ranks(jobs.train, case)
-    losses, state = on_union(case, seen)
+    losses, run = on_union(case, seen)
+    row = run.clusters.order.argsort()
     for rank in seen:
         assert rank["losses"] == pytest.approx(losses, rel=1e-12, abs=1e-13)
-        for key, value in state.items():
+        for key, value in run.problem.model.state_dict().items():
             torch.testing.assert_close(rank["state"][key], value, rtol=1e-11, atol=1e-12)
+        for key, table in run.named_tables().items():
+            owned = table.data()[row[rank["ids"][: rank["owned"]]]]
+            torch.testing.assert_close(rank["tables"][key][: rank["owned"]], owned, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (Case(LMC4Conv(), options=LAYER), 'expected a method that can be run with sync="layer" \\(got LMC4Conv on GCN'),
+        (Case(GAS(), options=LAYER), 'expected a method that can be run with sync="layer" \\(got GAS on GCN'),
+        (Case(LMC4Conv(), "gcn-batch-norm", options=LAYER), "without batch norm, for LMC4Conv"),
+        (Case(LMC4Conv(), graph="directed", options=LAYER), "expected an undirected graph, and"),
         (Case(FullBatch()), 'use one of .*; it can be run with sync="layer"'),
         (
             Case(FullBatch(), "recgcn", options=LAYER | {"wire": "bfloat16"}),
@@ -84,7 +95,7 @@ def test_ranks_go_the_way_of_one_process_on_the_union_of_their_batches(name: str
             'expected a wrapped network without batch norm for sync="layer"',
         ),
     ],
-    ids=["method", "step", "wire", "wrapped", "wrapped-batch-norm"],
+    ids=["method", "lmc-batch-norm", "lmc-directed", "step", "wire", "wrapped", "wrapped-batch-norm"],
 )
 def test_what_cannot_be_exchanged_by_layers_is_refused(case: Case, message: str, two: Ranks) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -60,10 +60,9 @@ def test_one_rank_draws_the_batches_and_dropout_masks_of_one_process(method: lmc
 
 
 def test_every_rank_draws_its_own_batches_and_dropout_masks(two: Ranks) -> None:
-    found = two(jobs.train, Case(LMC4Conv(clusters_per_batch=1), "gcn-dropout", steps=4))
-    orders = [[int(core.min()) - min(int(c.min()) for c in rank["cores"]) for core in rank["cores"]] for rank in found]
-    assert orders[0] != orders[1]
-    assert not torch.equal(found[0]["drawn"], found[1]["drawn"])
+    first, second = two(jobs.train, Case(LMC4Conv(clusters_per_batch=1), steps=1))
+    assert first["masks"] != second["masks"]
+    assert first["order"] != second["order"]
 
 
 def test_sweeps_of_imc_come_at_the_same_steps_on_all_ranks(ranks: Ranks) -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from lmc.engine.distributed import layer
+from lmc.engine.distributed.ownership import Schedule
 from lmc.engine.problem import Problem
 from lmc.graph import CSR, Aggregation, Batch, Precomputed
-from lmc.methods.protocol import Layout, Method, SamplingMethod, Tables
+from lmc.methods.protocol import HistoryMethod, Layout, Method, SamplingMethod, Tables
 from lmc.sampling import Clusters
 from lmc.stores import Rows
 
@@ -25,29 +26,36 @@ class Batches:
     Args:
         tables: the tables of the run; a sampling method may ask which of them there are.
         fixed: whether the same graph comes again in every epoch.
-        steps: the steps in an epoch, where other ranks may have more batches than this one.
+        turns: in a distributed run, the batches of all ranks.
     """
 
     def __init__(
         self, method: Method, problem: Problem, clusters: Clusters, seed: int, tables: Tables,
-        fixed: bool = True, steps: int | None = None,
+        fixed: bool = True, turns: Schedule | None = None,
     ) -> None:  # fmt: skip
         self.method, self.problem, self.clusters, self.seed, self.tables = method, problem, clusters, seed, tables
         self.prepared = method.prepare(problem, seed) if isinstance(method, SamplingMethod) else None
-        self.kept = fixed and not clusters.redraw and method.traits.keeps_batches and problem.placement.keep_batches
+        exchange = problem.exchange
+        self._by_layers = exchange is not None and exchange.world.options.sync == "layer"
+        of_parts = self._by_layers and isinstance(method, HistoryMethod)
+        self._reach = layer.Reach(exchange) if of_parts and exchange is not None else None
+        self.kept = (
+            fixed and not clusters.redraw and not of_parts and method.traits.keeps_batches
+            and problem.placement.keep_batches
+        )  # fmt: skip
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
         ids = problem.graph.n_id
         if ids is None and problem.exchange is not None:
             ids = problem.exchange.shard.ids
-        self._order, self._steps = (clusters.order if ids is None else ids).to(problem.device), steps
+        self._order, self._turns = (clusters.order if ids is None else ids).to(problem.device), turns
 
     @property
     def num_batches(self) -> int:
         """Batches in an epoch."""
         if isinstance(self.method, SamplingMethod):
             return self.method.num_batches(self.problem.graph)
-        return self._steps or self.clusters.num_batches
+        return self.clusters.num_batches if self._turns is None else self._turns.steps
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch, from the ``start``-th on."""
@@ -55,15 +63,21 @@ class Batches:
             yield from self.method.draw(self, epoch, start)
             return
         for slot, parts in enumerate(self.clusters.epoch(epoch)[start:], start):
-            yield self._of_parts(parts, slot if self.clusters.redraw else parts[0] // self.clusters.per_batch)
-        for _ in range(max(start, self.clusters.num_batches), self.num_batches):
+            own = slot if self.clusters.redraw else parts[0] // self.clusters.per_batch
+            yield self._of_parts(parts, own, self._parts_of_all(epoch, slot))
+        for step in range(max(start, self.clusters.num_batches), self.num_batches):
             none = torch.empty(0, dtype=torch.int64, device=self.problem.device)
-            yield self.assemble(none, self.layout(none), float(self.num_batches), 0)
+            yield self.make(none, float(self.num_batches), union=self._parts_of_all(epoch, step))
 
-    def _of_parts(self, parts: tuple[int, ...], slot: int) -> Batch:
+    def _parts_of_all(self, epoch: int, step: int) -> tuple[int, ...]:
+        """The parts in the batches of all ranks; none where there are no others."""
+        turns = [] if self._turns is None else self._turns.turns(epoch, step)
+        return tuple(part for turn in turns for part in turn.parts)
+
+    def _of_parts(self, parts: tuple[int, ...], slot: int, union: tuple[int, ...] = ()) -> Batch:
         if parts in self._fixed:
             return self._fixed[parts]
-        batch = self.make(self.clusters.core(parts), float(self.num_batches), slot)
+        batch = self.make(self.clusters.core(parts), float(self.num_batches), slot, union)
         if self.kept:
             batch = self._fixed[parts] = replace(batch, fixed=True)
         return batch
@@ -75,21 +89,24 @@ class Batches:
         first, c = slot * self.clusters.per_batch, self.clusters.per_batch
         return self._of_parts(tuple(range(first, min(first + c, self.clusters.num_parts))), slot)
 
-    def make(self, rows: Rows, weight: float, slot: int = 0) -> Batch:
-        """The batch whose core is ``rows`` (run order), built on the training device."""
+    def make(self, rows: Rows, weight: float, slot: int = 0, union: tuple[int, ...] = ()) -> Batch:
+        """The batch whose core is ``rows`` (run order), built on the training device; ``union`` are the parts of all
+        ranks in this step."""
         device = self.problem.device
         core = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows.to(device)
-        batch = self.assemble(core, self.layout(core), weight, slot)
+        batch = self.assemble(core, self.layout(core, union), weight, slot)
         return replace(batch, rows=rows) if isinstance(rows, slice) else batch
 
-    def layout(self, core: Tensor) -> Layout:
+    def layout(self, core: Tensor, union: tuple[int, ...] = ()) -> Layout:
         """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
-        problem, exchange = self.problem, self.problem.exchange
-        by_layers = exchange is not None and exchange.world.options.sync == "layer"
-        if not core.numel() and not by_layers:
+        problem, exchange, turns, lay = self.problem, self.problem.exchange, self._turns, self.method.layout
+        if not core.numel() and not self._by_layers:
             return Layout(core, (Precomputed(0),))
+        if self._by_layers and exchange is not None and turns is not None:
+            reached = None if self._reach is None else self._reach(union)
+            whole = len(union) == sum(map(len, turns.parts))
+            lay = partial(layer.layout, exchange, self.method, reached, whole)
         first_layers = [problem.matrix_index.index(number) + 1 for number in range(len(problem.matrices))]
-        lay = partial(layer.layout, exchange) if exchange is not None and by_layers else self.method.layout
         layouts = [lay(problem.of_layer(l), core) for l in first_layers]
         if len(layouts) == 1:
             return layouts[0]

@@ -73,7 +73,7 @@ def bind(
     if options is None:
         clusters = method.clusters(graph, parts, seed)
     else:
-        check_distributed(method, model, options)
+        check_distributed(method, model, options, graph)
         placement = replace(placement, device=str(local_device(placement.training_device)))
         world = World(options, placement.training_device)
         check_ranks(schedule or method, model, seed, describe(loss), world)

@@ -72,8 +72,7 @@ class Run:
         exchange = problem.exchange
         self.nodes = clusters.order if exchange is None else exchange.shard.ids[: exchange.shard.num_owned]
         """The number of the node of every row in the graph that was given; of a rank, the nodes that it owns."""
-        steps = None if turns is None else turns.steps
-        self.source = Batches(method, problem, clusters, seed, self.tables, schedule is None, steps)
+        self.source = Batches(method, problem, clusters, seed, self.tables, schedule is None, turns)
         self.pipeline = Pipeline(self.source, self.tables, self.generator, looks_ahead=schedule is None)
         self.sync = None if turns is None or exchange is None else StepSync(self, exchange, turns)
         """The exchange with other ranks; None where there are none."""
@@ -180,7 +179,7 @@ class Run:
         _check_batch(self, batch)
         if self.sync is not None:
             self.sync.before(batch)
-        if batch.idle:
+        if _idle(self, batch):
             grads, loss = _no_estimate(self)
         else:
             grads, loss = self.pipeline.step(batch, lambda of: kind.estimate(self, of, keep=True, dropout=True))
@@ -205,7 +204,7 @@ class Run:
         self.pipeline.prefetch(batch)
         with modes_kept(model):
             estimate = partial(self.problem.kind.estimate, self, batch, keep=False, dropout=False)
-            grads, _ = _no_estimate(self) if batch.idle else estimate()
+            grads, _ = _no_estimate(self) if _idle(self, batch) else estimate()
         if self.sync is not None:
             grads = self.sync.total(grads)
         for b, was in zip(model.buffers(), buffers, strict=True):
@@ -263,6 +262,11 @@ class Run:
         self.epoch, self._fresh = int(state["epoch"]), False
 
 
+def _idle(run: Run, batch: Batch) -> bool:
+    """Whether this rank has nothing to compute; by layers it takes part in the exchanges of all others."""
+    return batch.idle and (run.sync is None or run.sync.world.options.sync == "step")
+
+
 def _no_estimate(run: Run) -> Estimate:
     """What a rank without a batch adds to the estimate of the others."""
     grads = [torch.zeros_like(p) for p in run.parameters.values()]
@@ -273,7 +277,7 @@ def _source_on(run: Run, epoch: int) -> Batches:
     """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
     if run.adjacency is None:
         return run.source
-    whole, steps = run.problem, None if run.sync is None else run.sync.num_batches
+    whole, turns = run.problem, None if run.sync is None else run.sync.schedule
     graph = replace(whole.graph, adj=run.adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
     exchange = None if whole.exchange is None else whole.exchange.on(graph.adj)
     problem = Problem.of(
@@ -281,7 +285,7 @@ def _source_on(run: Run, epoch: int) -> Batches:
     )
     if run.sync is not None:
         run.sync.regraph(problem)
-    return Batches(run.method, problem, run.clusters, run.seed, run.tables, fixed=False, steps=steps)
+    return Batches(run.method, problem, run.clusters, run.seed, run.tables, fixed=False, turns=turns)
 
 
 def _adjacencies(schedule: DropEdge, problem: Problem, seed: int) -> Callable[[int], CSR]:

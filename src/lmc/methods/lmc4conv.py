@@ -77,7 +77,7 @@ class LMC4Conv(HistoryMethod):
 
     traits: ClassVar[Traits] = Traits(
         "lmc", "LMC4Conv", outside="compensated in both directions", step_rows="core and halo", facts=EXACT,
-        sync=("step",), pads_batches="all",
+        sync=("step", "layer"), pads_batches="all",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -94,9 +94,13 @@ class LMC4Conv(HistoryMethod):
         halo = problem.halo(core)
         ext = torch.cat([core, halo])
         P = problem.blocks.induced(ext)  # rows of the core are complete, (12); rows of the halo are not, (14)
-        beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))  # beta_i of (13) and (16), appendix
         operator = Aggregation(self._forward(problem, P, core), self._backward(problem, P, core))
-        return Layout(halo, operators(problem, ext.numel(), operator), beta.to(problem.dtype))
+        return Layout(halo, operators(problem, ext.numel(), operator), self.coefficients(problem, P, halo))
+
+    def coefficients(self, problem: ProblemView, P: CSR, halo: Tensor) -> Tensor:
+        """beta_i of (13) and (16), appendix."""
+        beta = self.alpha * SCORES[self.score](problem.completeness(P, halo))
+        return beta.to(problem.dtype)
 
     def _forward(self, problem: ProblemView, P: CSR, core: Tensor) -> CSR:
         """P on core and halo rows, (12) and (14).

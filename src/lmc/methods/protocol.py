@@ -352,6 +352,10 @@ class Method:
         """The halo and the operators of a batch with these core rows."""
         raise NotImplementedError
 
+    def coefficients(self, problem: ProblemView, P: CSR, halo: Tensor) -> Tensor | None:
+        """One number per halo row, the last rows of the block P; None where the method reads none."""
+        return None
+
     def tables(self, problem: ProblemView) -> Widths:
         """The tables that are kept between steps."""
         return {}

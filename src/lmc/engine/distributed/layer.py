@@ -1,4 +1,4 @@
-"""``sync="layer"``: every rank computes the rows that it owns, and fresh rows are exchanged at every aggregation.
+"""``sync="layer"``: every rank computes rows that it owns, and fresh rows are exchanged at every aggregation.
 
 The operator of a layer sends the rows that other ranks mirror, receives its own mirrors, and multiplies with the rows
 of P that this rank owns. Backward, the adjoints of mirrors return to their owners, where they are added:
@@ -8,20 +8,24 @@ of P that this rank owns. Backward, the adjoints of mirrors return to their owne
 
 So W ranks compute what one process does on the union of their batches, with the same adjoints, up to rounding. Batch
 norms take their statistics over all ranks (:func:`total_of`).
+
+Full batch and backward SGD compute all rows. LMC4Conv computes the batches of all ranks and the rows within one hop of
+them (:class:`Reach`); every rank reads the histories of its own rows alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from lmc.engine.distributed.exchange import Exchange
+from lmc.engine.distributed.exchange import Exchange, Route
 from lmc.engine.distributed.world import World
 from lmc.graph import Aggregation
-from lmc.methods.protocol import Layout, ProblemView, operators
+from lmc.methods.protocol import Layout, Method, ProblemView, operators
 
 
 class _Mirrored(torch.autograd.Function):
@@ -42,15 +46,19 @@ class Fresh:
     """The aggregation of a layer over the rows of all ranks.
 
     Args:
-        P: the rows that this rank computes, over these rows and its mirrors.
-        send: the rows to send, as numbers of computed rows.
-        all_core: parameters take their gradient from every row.
+        P: the rows that this rank computes, over these rows and its mirrors of rows that others compute.
+        route: the rows to send, as numbers of computed rows, and the mirrors that arrive.
+        all_core: parameters take their gradient from every row of every rank.
     """
 
     P: Aggregation
-    send: Tensor
-    exchange: Exchange
+    route: Route
+    world: World
     all_core: bool
+
+    @cached_property
+    def send(self) -> Tensor:
+        return torch.cat(self.route.send)
 
     @property
     def num_outputs(self) -> int:
@@ -75,41 +83,70 @@ class Fresh:
 
     def mirrored(self, t: Tensor) -> Tensor:
         """These rows, and behind them those of mirrors."""
-        route = self.exchange.all
-        return torch.cat([t, self._sent(t[self.send], route.send_counts, route.receive_counts)])
+        return torch.cat([t, self._sent(t[self.send], self.route.send_counts, self.route.receive_counts)])
 
     def returned(self, v: Tensor) -> Tensor:
         """The adjoints of these rows: what this rank and the ranks that mirror them have."""
-        route, own = self.exchange.all, v[: self.num_outputs].clone()
+        route, own = self.route, v[: self.num_outputs].clone()
         back = self._sent(v[self.num_outputs :], route.receive_counts, route.send_counts)
         return own.index_add_(0, self.send, back)
 
     def total(self, value: Tensor) -> Tensor:
         """The sum of a value over the ranks."""
-        return self.exchange.world.sum(value)
+        return self.world.sum(value)
 
     def _sent(self, rows: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
         """The rows of other ranks, in the dtype of those that are sent."""
-        world = self.exchange.world
-        wire = torch.bfloat16 if world.options.wire == "bfloat16" else rows.dtype
-        out, work = world.exchange(rows.to(wire), send_counts, receive_counts)
-        world.wait(work)
+        wire = torch.bfloat16 if self.world.options.wire == "bfloat16" else rows.dtype
+        out, work = self.world.exchange(rows.to(wire), send_counts, receive_counts)
+        self.world.wait(work)
         return out.to(rows.dtype)
 
 
-def layout(exchange: Exchange, problem: ProblemView, core: Tensor) -> Layout:
-    """All rows that this rank owns, the core first; every rank's halo is what it owns beside its core."""
-    shard = exchange.shard
-    rest = torch.ones(shard.num_owned, dtype=torch.bool, device=core.device)
+class Reach:
+    """The local rows within one hop of parts. Owners tell once which parts their mirrored rows are next to, so that all
+    ranks agree on the rows of a step without a message."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        shard = exchange.shard
+        adj, owned, n = shard.graph.adj.to("cpu"), shard.num_owned, shard.num_local
+        lengths, (of_mirrors,) = exchange.rows_of_mirrors(adj, shard.parts[adj.indices.long()])
+        mine = adj.leading(owned)
+        row = torch.cat([mine.row_index(), torch.arange(owned, n).repeat_interleave(lengths.long())])
+        part = torch.cat([shard.parts[mine.indices.long()], of_mirrors])
+        pairs = torch.stack([part, row]).unique(dim=1)
+        self._parts, (self._part, self._row) = shard.parts.to(exchange.device), pairs.to(exchange.device)
+
+    def __call__(self, parts: tuple[int, ...]) -> Tensor:
+        """Whether each local row is in one of the parts, or next to one, bool [num_local]."""
+        chosen = torch.tensor(parts, device=self._parts.device)
+        mask = torch.isin(self._parts, chosen)
+        mask[self._row[torch.isin(self._part, chosen)]] = True
+        return mask
+
+
+def layout(
+    exchange: Exchange, method: Method, reached: Tensor | None, all_core: bool, problem: ProblemView, core: Tensor
+) -> Layout:
+    """The rows that this rank computes: its core, and what else of ``reached`` it owns as its halo.
+
+    Args:
+        reached: the rows that are computed by any rank, bool [num_local]; None: all.
+        all_core: the cores of all ranks are the whole graph.
+    """
+    owned, device = exchange.shard.num_owned, core.device
+    reached = torch.ones(exchange.shard.num_local, dtype=torch.bool, device=device) if reached is None else reached
+    rest = reached[:owned].clone()
     rest[core] = False
     halo = rest.nonzero().squeeze(1)
     ext = torch.cat([core, halo])
-    position = torch.empty_like(ext)
-    position[ext] = torch.arange(ext.numel(), device=ext.device)
-    columns = torch.cat([ext, *exchange.mirrors_of])
-    P = Aggregation.exact(problem.blocks.block(ext, columns))
-    fresh = Fresh(P, position[torch.cat(exchange.sent_to)], exchange, all_core=not halo.numel())
-    return replace(Layout(halo, ()), operators=operators(problem, ext.numel(), cast(Aggregation, fresh)))
+    position = torch.empty(owned, dtype=torch.int64, device=device)
+    position[ext] = torch.arange(ext.numel(), device=device)
+    send, receive = ([rows[reached[rows]] for rows in every] for every in (exchange.sent_to, exchange.mirrors_of))
+    P = problem.blocks.block(ext, torch.cat([ext, *receive]))
+    fresh = Fresh(Aggregation.exact(P), Route([position[rows] for rows in send], receive), exchange.world, all_core)
+    every = operators(problem, ext.numel(), cast(Aggregation, fresh))
+    return Layout(halo, every, method.coefficients(problem, P, halo))
 
 
 class _Total(torch.autograd.Function):

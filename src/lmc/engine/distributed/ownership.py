@@ -15,13 +15,13 @@ from lmc.engine.distributed.shards import check_shards
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
 from lmc.graph import Graph, Shard
-from lmc.methods import METHODS, ClusterMethod, Method
+from lmc.methods import METHODS, ClusterMethod, LMC4Conv, Method
 from lmc.models import Model
 from lmc.partition import group_parts, partition
 from lmc.sampling import Clusters, derive
 
 
-def check_distributed(method: Method, model: Model, options: Distributed) -> None:
+def check_distributed(method: Method, model: Model, options: Distributed, graph: Graph) -> None:
     """Refuse a method or a model that cannot be run in this way."""
     traits, kind = method.traits, type(model).__name__
     if options.sync not in traits.sync:
@@ -32,7 +32,7 @@ def check_distributed(method: Method, model: Model, options: Distributed) -> Non
             f"{can}{other}"
         )
     if options.sync == "layer":
-        _check_layers(model, options)
+        _check_layers(method, model, options, graph)
     if model.recurrent and "lambda_pf" not in dict(model.named_buffers()):
         raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
     if options.sync_every > 1 and traits.sums:
@@ -50,8 +50,16 @@ def check_ranks(method: Method, model: Model, seed: int, loss: str | None, world
     world.check_same({**versions, **options, "seed": seed, "loss": loss, "options of ranks": world.options})
 
 
-def _check_layers(model: Model, options: Distributed) -> None:
+def _check_layers(method: Method, model: Model, options: Distributed, graph: Graph) -> None:
     """Refuse a model whose rows cannot be exchanged at every layer."""
+    norms = any(isinstance(module, _BatchNorm) for module in model.modules())
+    if isinstance(method, LMC4Conv) and (
+        graph.directed or norms or not model.linear or model.owns_forward or not method.backward
+    ):
+        raise ConfigError(
+            "expected an undirected graph, and a native model of weighted sums without batch norm, for LMC4Conv with "
+            f'sync="layer" and its backward compensation (got {type(model).__name__}): use sync="step"'
+        )
     if model.owns_forward and not model.linear:
         raise ConfigError(
             'expected a wrapped network of weighted sums for sync="layer" (got one that computes messages of edges): '
@@ -62,7 +70,7 @@ def _check_layers(model: Model, options: Distributed) -> None:
             f'expected wire="exact" for {type(model).__name__} with sync="layer" (got "{options.wire}"): rounded rows '
             "have no fixed point to the tolerance; drop wire"
         )
-    if model.owns_forward and any(isinstance(module, _BatchNorm) for module in model.modules()):
+    if model.owns_forward and norms:
         raise ConfigError(
             'expected a wrapped network without batch norm for sync="layer" (got one with it): its statistics are '
             "those of one rank; use layer norm, or a native model"

@@ -51,7 +51,8 @@ class StepSync:
         self._run, self._problem, traits = run, run.problem, run.method.traits
         self._shared = Shared(run, schedule, exchange.world.rank)
         sums = {name for name, _, _ in traits.sums}
-        names = [name for name in run.tables if "halo" in traits.reads and name not in sums]
+        reads = "halo" in traits.reads and self.world.options.sync == "step"
+        names = [name for name in run.tables if reads and name not in sums]
         self._pushed = [(name, l) for name in names for l in run.tables[name]]
         self._sums = [(s, rows, transposed, l) for s, rows, transposed in traits.sums for l in run.tables.get(s, {})]
         numbers = (name for name in traits.row_numbers if name in run.numbers)
