@@ -27,6 +27,8 @@ def test_a_graph_is_read_as_it_was_written(graph: Graph, tmp_path: Path, mapped:
     kept.write(graph, path)
     found = kept.read(path, "kept", mapped)
     assert (found.checksum, found.fingerprint, repr(found)) == (graph.checksum, graph.fingerprint, repr(graph))
+    assert "fingerprint" in vars(found)
+    assert replace(found).fingerprint == graph.fingerprint, "the stored one is that of the arrays"
     assert found.adj.symmetric
     assert (found.adj.files is not None) == mapped
     assert type(found.x) is type(graph.x)
