@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import shard_jobs
 from agent import TRAIN, Agent, command, dies
+from rank_pool import Ranks
 
 import lmc
 from lmc.train import manifest
@@ -24,12 +26,11 @@ def outcome(folder: Path) -> tuple[list[object], bytes, list[object]]:
 
 @pytest.mark.parametrize(("method", "rank", "counted"), [("cmc", 0, (1, 0)), ("imc", 1, (0, 1))])
 def test_ranks_that_start_again_end_as_undisturbed_ones(
-    method: str, rank: int, counted: tuple[int, int], tmp_path: Path
+    method: str, rank: int, counted: tuple[int, int], two: Ranks, tmp_path: Path
 ) -> None:
     """Machines count their own failures, so ranks have different counts; the run folder is chosen by rank 0."""
-    agent = Agent(tmp_path)
-    agent.start(2, command, [*LONGER, method, "--run-dir", "whole"])
-    assert agent.wait()[0] == [0, 0]
+    answers = two(shard_jobs.command, [*LONGER, method, "--run-dir", str(tmp_path / "whole")])
+    assert [code for code, _ in answers] == [0, 0], answers
     agent = Agent(tmp_path)
     agent.start(2, dies, rank, 5, [*LONGER, method])
     codes, outputs = agent.wait()

@@ -23,7 +23,7 @@ def sleeps() -> None:
     run = method.bind(g, model, device="cpu", distributed=lmc.Distributed(timeout=2.0))
     batch = next(run.batches())
     if int(os.environ["RANK"]) == 1:
-        time.sleep(4)
+        time.sleep(2.5)
         os._exit(0)
     try:
         run.accumulate(batch)
