@@ -122,14 +122,20 @@ def test_automatic_sweeps_wait_until_the_rows_have_moved() -> None:
     assert torch.equal(still.tables["Q"][2].data(), before)
 
 
-def test_the_first_epoch_is_followed_by_a_sweep_where_it_moved_the_rows() -> None:
-    """Its own share is no baseline: rows move most in the first epoch, and less in the second."""
+def test_automatic_sweeps_take_for_noise_what_a_sweep_does_not_remove() -> None:
     method = IMC(clusters_per_batch=1)
-    numbers = {"explained": torch.tensor([[[0.1, 1.0]]]), "unexplained": torch.tensor(torch.inf)}
-    assert [method.due(numbers, 1, step, 4) for step in (0, 1)] == [True, False]
-    assert not method.due(numbers, 2, 0, 4)  # a share of 0.01, which is that of the first epoch after the sweep
-    numbers["explained"][..., 0] *= 1.3  # a share of 0.0169
-    assert method.due(numbers, 2, 0, 4)
+    numbers = {"explained": torch.tensor([[[0.1, 1.0]]]), "unexplained": torch.tensor([torch.inf, 0.0])}
+
+    def due(epoch: int, share: float, step: int = 0) -> bool:
+        numbers["explained"][..., 0] = share**0.5
+        return method.due(numbers, epoch, step, 4)
+
+    assert not due(1, 0.01, step=1)
+    assert due(1, 0.01)  # the first epoch, in which rows move most, has no baseline
+    numbers["unexplained"][0] = torch.inf  # a sweep, after which the share is as before: that of dropout
+    assert [due(2, 0.012), due(3, 0.01), due(4, 0.0144), due(5, 0.0146)] == [False, False, False, True]
+    numbers["unexplained"][0] = torch.inf  # a sweep that removes the share: it was that of the sweep's age
+    assert [due(6, 0.0019), due(7, 0.0021)] == [False, True]
 
 
 def test_top_keeps_its_random_basis() -> None:

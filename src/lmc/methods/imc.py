@@ -62,10 +62,11 @@ FEW_COLUMNS = 128
 SAMPLE, MEASURED = 1024, 4
 """The unexplained share is measured on about ``SAMPLE`` rows of every ``MEASURED``-th batch."""
 
-GROWTH, UNEXPLAINED = 1.25, 0.002
-"""``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times that of the first
-epoch after the last sweep, plus UNEXPLAINED; after the first epoch of a training, in which rows move most, where it
-exceeds UNEXPLAINED."""
+GROWTH, HELPED, UNEXPLAINED = 1.25, 0.5, 0.002
+"""``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
+UNEXPLAINED. The baseline is the least share of an epoch since the last sweep, or 0 where that sweep reduced the share
+to less than HELPED: what a sweep removes is age, and what it leaves is the noise of dropout and batch statistics.
+After the first epoch of a training it is 0."""
 
 
 class _Invariant(torch.autograd.Function):
@@ -306,7 +307,8 @@ class IMC(HistoryMethod):
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
         """K and lambda J of every fixed batch, by layer, or the scale of the columns of Q; and what "auto" watches."""
         new = partial(torch.zeros, dtype=problem.accumulate_dtype)
-        found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(())}
+        # "unexplained": the least share of an epoch since the last sweep, and that of the epoch before the sweep
+        found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(2)}
         for l, r in self.tables(problem)["Q"].items():
             fixed = {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
             found |= {f"scale{l}": new(r)} if self.redraw else fixed
@@ -356,11 +358,13 @@ class IMC(HistoryMethod):
         return (epoch * num_batches + step) % every == 0 if unit == "steps" else step == 0 and epoch % every == 0
 
     def _moved(self, numbers: dict[str, Tensor], epoch: int) -> bool:
-        """Whether the last epoch left more unexplained than the first one after the sweep, whose share is mostly that
-        of dropout; after the first epoch of a training, whether it left anything unexplained."""
-        first, last = numbers["unexplained"], unexplained(numbers["explained"])
-        first.copy_(torch.where(first.isinf() & (last > 0), last, first))
-        return float(last - UNEXPLAINED if epoch == 1 else last - GROWTH * first - UNEXPLAINED) > 0
+        """Whether the last epoch left more unexplained than a sweep would (:data:`GROWTH`)."""
+        (least, before), last = numbers["unexplained"].unbind(), unexplained(numbers["explained"])
+        least.copy_(torch.where(last > 0, torch.minimum(least, last), least))
+        baseline = torch.where((least < HELPED * before) | (epoch == 1), 0, GROWTH * least)
+        moved = last > baseline + UNEXPLAINED
+        before.copy_(torch.where(moved, last, before))
+        return bool(moved)
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
@@ -381,7 +385,7 @@ class IMC(HistoryMethod):
         self._leave_outside(exact)
         self._fill_feature_sums(exact)
         numbers["explained"].zero_()
-        numbers["unexplained"].fill_(torch.inf)
+        numbers["unexplained"][0] = torch.inf
 
     def _invert(self, exact: ExactPasses, scale: dict[int, Tensor]) -> None:
         """K and lambda J of every fixed batch."""
