@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from experiments.paper.groups import SMALL_BATCH
-from experiments.paper.item import Item, Results, accuracy, mean_along
+from experiments.paper.item import Item, Number, Results, accuracy, mean_along
 from experiments.paper.numbers import Comparison
 from experiments.paper.plots import curves
 from experiments.paper.training import Trained, Training
@@ -16,6 +17,13 @@ CLAIMS = (
     ("small batches", BOTH, "GAS"), ("small batches", BOTH, FORWARD),
     ("large batches", BOTH, "GAS"), ("large batches", FORWARD, "GAS"),
 )  # fmt: skip
+
+LOSS = {"higher": False, "digits": 3, "tie": 0.02, "absolute": False}
+
+
+def last_loss(record: Trained) -> float | None:
+    """The training loss of the last epoch that was evaluated."""
+    return record.loss[-1] if record.loss else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +47,20 @@ class Figure6(Item):
 
     def comparisons(self, results: Results) -> list[Comparison]:
         titles, groups = ("GAS", FORWARD, BOTH), self.groups()
+        kinds: list[tuple[str, Number, dict[str, Any]]] = [
+            ("test accuracy, %", accuracy, {}),
+            ("test accuracy, %, mean along training", mean_along, {}),
+            ("training loss of the last epoch", last_loss, LOSS),
+        ]
         made = []
-        for what, number in (("test accuracy, %", accuracy), ("test accuracy, %, mean along training", mean_along)):
+        for what, number, options in kinds:
             ours = {
                 (setting, title): entry
                 for setting, group in groups.items()
                 for title, spec in zip(titles, group.specs, strict=True)
                 if (entry := results.entry(group, spec, number)) is not None
             }
-            made.append(Comparison(what, list(groups), titles, ours, claims=CLAIMS))
+            made.append(Comparison(what, list(groups), titles, ours, claims=CLAIMS, **options))
         return made
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:

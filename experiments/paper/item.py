@@ -236,6 +236,13 @@ def mean_over_time(record: Trained, until: Mapping[int, float]) -> float | None:
     return float(100 * np.interp(at, record.seconds, smooth(record.test)).mean())
 
 
+def loss_after(record: Trained, until: Mapping[int, float]) -> float | None:
+    """The smoothed training loss after the runtime that all methods have."""
+    if not record.loss or record.seed not in until:
+        return None
+    return float(np.interp(until[record.seed], record.seconds, smooth(record.loss)))
+
+
 def mean_along(record: Trained) -> float | None:
     """The mean of the test accuracy in percent over the evaluations."""
     return 100 * fmean(record.test) if record.test else None

@@ -22,11 +22,17 @@ class Value:
     mean: float
     deviation: float | None = None
 
-    def text(self, digits: int) -> str:
-        """ "71.44 ± 0.23", or "never"."""
+    def text(self, digits: int | None) -> str:
+        """ "71.44 ± 0.23", or "never"; without ``digits`` as many as the number has.
+
+        Numbers that are the same for all seeds have no deviation.
+        """
         if math.isinf(self.mean):
             return "never"
-        spread = "" if self.deviation is None else f" ± {self.deviation:,.{digits}f}"
+        if digits is None:
+            return f"{self.mean:,g}"
+        same = self.deviation is None or self.deviation <= 1e-9 * abs(self.mean)
+        spread = "" if same else f" ± {self.deviation:,.{digits}f}"
         return f"{self.mean:,.{digits}f}{spread}"
 
 
@@ -91,16 +97,19 @@ class Verdict:
         return "yes" if self.holding or self.tied else "not measured"
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many pairs hold, are tied and are contradicted."""
+        return len(self.holding), len(self.tied), len(self.contradicted)
+
+    @property
     def text(self) -> str:
         """The verdict with its counts, and the first contradictions."""
         if self.word == "not measured":
             return self.word
-        counts = f"{len(self.holding)} pairs hold, {len(self.tied)} tied, {len(self.contradicted)} contradicted"
         named = [f"{setting}: {worse} before {better}" for setting, better, worse in self.contradicted[:SHOWN]]
         more = len(self.contradicted) - len(named)
-        return (
-            f"{self.word} ({counts})" + (": " if named else "") + "; ".join(named) + f"; and {more} more" * (more > 0)
-        )
+        text = "{} (pairs: {} hold, {} tied, {} contradicted)".format(self.word, *self.counts)
+        return text + (": " if named else "") + "; ".join(named) + f"; and {more} more" * (more > 0)
 
 
 def joined(verdicts: Sequence[Verdict]) -> Verdict:
@@ -123,6 +132,7 @@ class Comparison:
         ours, paper: the numbers by setting and method.
         higher: whether larger numbers are better.
         claims: orders that the paper states in words, where it prints no numbers.
+        judged: the methods whose pairs are judged; empty: all of them.
         methods_first: whether methods are the rows of the table and settings the columns.
     """
 
@@ -132,10 +142,11 @@ class Comparison:
     ours: Mapping[Key, Entry]
     paper: Mapping[Key, Entry] = field(default_factory=dict)
     higher: bool = True
-    digits: int = 2
+    digits: int | None = 2
     tie: float = 0.1
     absolute: bool = True
     claims: Sequence[Pair] = ()
+    judged: Sequence[str] = ()
     methods_first: bool = False
 
     def order(self, a: Entry | None, b: Entry | None) -> int | None:
@@ -153,7 +164,7 @@ class Comparison:
         """The pairs that the paper orders."""
         yield from self.claims
         for setting in self.settings:
-            for a, b in combinations(self.methods, 2):
+            for a, b in combinations(self.judged or self.methods, 2):
                 order = self.order(self.paper.get((setting, a)), self.paper.get((setting, b)))
                 if order:
                     yield (setting, a, b) if order > 0 else (setting, b, a)
@@ -172,7 +183,8 @@ class Comparison:
         """Every number of ours with the paper's in the column beside it."""
         rows, columns = (self.methods, self.settings) if self.methods_first else (self.settings, self.methods)
         kinds = ["ours", "paper"] if self.paper else ["ours"]
-        headers = ["method" if self.methods_first else "setting", *(f"{c}: {k}" for c in columns for k in kinds)]
+        names = [f"{c}: {k}" for c in columns for k in kinds] if self.paper else columns
+        headers = ["method" if self.methods_first else "setting", *names]
         lines = []
         for row in rows:
             keys = [(c, row) if self.methods_first else (row, c) for c in columns]

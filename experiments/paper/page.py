@@ -4,14 +4,14 @@ import base64
 import html
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from experiments.paper.catalogue import NO_EXPERIMENT
-from experiments.paper.item import Item, Results, graphs_of
+from experiments.paper.item import Item, Results
 from experiments.paper.training import Trained, one_line
 from lmc.cli.console import TextTable
 from lmc.files import replace, writable
@@ -21,14 +21,14 @@ FIGURES = Path("figures") / "paper"
 BEGIN, END = "<!-- measured page: begin -->", "<!-- measured page: end -->"
 """The lines of a page of the documentation between which :func:`insert` writes report.md."""
 ENDED = (
-    "A training has ended when its epochs are done or its validation accuracy has stopped to grow. A verdict on "
+    "A training has ended when its epochs are done or its validation accuracy has stopped growing. A verdict on "
     "trainings that have not ended says who is ahead early."
 )
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: .8em 0; font-size: 13px; display: block; overflow-x: auto }
 th, td { padding: .25em .6em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
+th.name, td.name { text-align: left; white-space: normal; min-width: 6em }
 img { max-width: 100% } h2 { margin-top: 2em; border-top: 1px solid #ccc; padding-top: .6em }
 .yes { color: #06703c } .no { color: #a33 } .not { color: #777 } .note { color: #555 }
 """
@@ -39,16 +39,22 @@ class Section:
     """One table or figure on the page."""
 
     name: str
-    label: str
+    label: str  # in the source of the paper
     title: str
     remark: str
     verdict: str  # yes, no or not measured
     verdict_text: str
+    counts: str  # of pairs that hold, are tied and are contradicted
     done: str  # seeds and epochs, in words
+    ended: str  # "3 of 8": trainings
     tables: Sequence[TextTable] = ()
     figure: str | None = None  # PNG in base64
-    graphs: str = ""
     problems: Sequence[str] = ()
+
+    def verdict_in(self, bold: str, written: Callable[[str], str] = str) -> str:
+        """The verdict as a sentence, with its word in bold type."""
+        rest = self.verdict_text.removeprefix(self.verdict)
+        return f"Does the paper's order hold? {bold.format(self.verdict)}{written(rest)}."
 
 
 def section_of(item: Item, lines: Sequence[Trained], failure: str | None = None) -> Section:
@@ -62,36 +68,38 @@ def section_of(item: Item, lines: Sequence[Trained], failure: str | None = None)
         tables = [comparison.table() for comparison in found if comparison.ours]
         drawn = item.figure(records)
         return Section(
-            item.name, item.label, item.title, item.remark, verdict.word, verdict.text, amount(records), tables,
-            None if drawn is None else _png(drawn), f" Graphs: {graphs_of(records)}." if records else "", problems,
+            item.name, item.label, item.title, item.remark, verdict.word, verdict.text,
+            " / ".join(map(str, verdict.counts)), *amount(records), tables, None if drawn is None else _png(drawn),
+            problems,
         )  # fmt: skip
     except Exception as error:  # one item must not take the page away from the others
         problems.append(one_line(error))
-        return Section(
-            item.name, item.label, item.title, item.remark, "not measured", "not measured", "-", problems=problems
-        )
+        unknown = ("not measured", "not measured", "-", "-", "-")
+        return Section(item.name, item.label, item.title, item.remark, *unknown, problems=problems)
 
 
-def amount(records: Sequence[Trained]) -> str:
-    """ "2 seeds, 31 to 300 epochs, 3 of 8 trainings ended"."""
+def amount(records: Sequence[Trained]) -> tuple[str, str]:
+    """Seeds and epochs, and the trainings that ended: "2 seeds, 31 to 300 epochs" and "3 of 8"."""
     epochs = [record.at[-1] for record in records if record.at]
     seeds = len({record.seed for record in records if record.at or not record.error})
     if not epochs:
-        return f"{seeds} seed{'s' * (seeds > 1)}" if seeds else "-"
+        return f"{seeds} seed{'s' * (seeds > 1)}" if seeds else "-", "-"
     span = f"{min(epochs)}" if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
     ended = sum(record.ended for record in records if record.at)
-    return f"{seeds} seed{'s' * (seeds > 1)}, {span} epochs, {ended} of {len(epochs)} trainings ended"
+    return f"{seeds} seed{'s' * (seeds > 1)}, {span} epochs", f"{ended} of {len(epochs)}"
 
 
 def problems_of(item: Item, records: Sequence[Trained]) -> list[str]:
-    """What could not be run and why; the same problem of several seeds is one line."""
-    seeds: dict[str, list[int]] = {}
+    """What could not be run and why; the same problem of several methods and seeds is one line."""
+    found: dict[tuple[str, str, str], list[Trained]] = {}
     for record in records:
         if record.error:
-            seeds.setdefault(f"{record.dataset}, {record.model}, {record.method}: {record.error}", []).append(
-                record.seed
-            )
-    lines = [f"{text} (seed {', '.join(map(str, sorted(set(at))))})" for text, at in seeds.items()]
+            found.setdefault((record.dataset, record.model, record.error), []).append(record)
+    lines = [
+        f"{dataset} {model}, {', '.join(dict.fromkeys(r.method for r in those))}: {error} (seed "
+        f"{', '.join(map(str, sorted({r.seed for r in those})))})"
+        for (dataset, model, error), those in found.items()
+    ]
     begun = {(item.of_record(record), record.seed) for record in records}
     missing = [cell for cell in item.waiting(records) if (item.of_record(cell), cell.seed) not in begun]
     if missing:
@@ -111,24 +119,22 @@ class Page:
 
     def summary(self) -> TextTable:
         """One row for every table and figure."""
-        rows = [[f"{s.name} ({s.label})", s.title, s.verdict, s.done] for s in self.sections]
-        headers = ["table or figure", "what it shows", "does the paper's order hold?", "measured"]
+        rows = [[f"{s.name} ({s.label})", s.title, s.verdict, s.counts, s.done, s.ended] for s in self.sections]
+        headers = [
+            "table or figure", "what it shows", "does the paper's order hold?", "pairs: hold / tied / contradicted",
+            "measured", "trainings that ended",
+        ]  # fmt: skip
         yes = sum(s.verdict == "yes" for s in self.sections)
         measured = sum(s.verdict != "not measured" for s in self.sections)
-        return TextTable(headers, rows, f"The order holds in {yes} of {measured} that are measured.", named=4)
+        return TextTable(headers, rows, f"The order holds in {yes} of {measured} that are measured.", named=6)
 
     def markdown(self) -> str:
         """The page without its title."""
         lines = [line for name, value in self.facts.items() for line in _wrapped(f"- {name}: {value}", "  ")] + [""]
         lines += [*self.graph_lines(), self.summary().markdown(), *_wrapped(ENDED), ""]
         for s in self.sections:
-            lines += [
-                f"### {s.name}: {s.title}",
-                "",
-                *_wrapped(f"Paper: `{s.label}`. {s.remark}{s.graphs}".strip()),
-                "",
-            ]
-            lines += [*_wrapped(f"Does the paper's order hold? **{s.verdict_text}**"), ""]
+            lines += [f"### {s.name}: {s.title}", "", *_wrapped(s.verdict_in("**{}**")), ""]
+            lines += [*_wrapped(s.remark), ""] if s.remark else []
             for table in s.tables:
                 lines += [*_wrapped(table.caption + ":"), "", table.markdown().partition("\n\n")[0], ""]
             if s.figure is not None:
@@ -143,8 +149,11 @@ class Page:
 
     def problem_lines(self) -> Iterable[str]:
         """What could not be run, by item."""
+        names: dict[str, list[str]] = {}
         for s in self.sections:
-            yield from (f"{s.name}: {problem}" for problem in s.problems)
+            for problem in s.problems:
+                names.setdefault(problem, []).append(s.name)
+        yield from (f"{', '.join(those)}: {problem}" for problem, those in names.items())
         yield from (f"{name}: no experiment: {why}" for name, why in self.not_run.items())
 
     def html(self) -> str:
@@ -153,13 +162,14 @@ class Page:
         out = [f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>"]
         out += [f"<h1>{title}</h1><ul>"]
         out += [f"<li>{_inline(name)}: {_inline(value)}</li>" for name, value in self.facts.items()] + ["</ul>"]
-        out += [_html_table(table) for table in (self.graphs, self.summary()) if table is not None]
+        out += [] if self.graphs is None else [_html_table(self.graphs)]
+        out.append(_html_table(self.summary(), linked=True))
         out.append(f"<p class='note'>{_inline(ENDED)}</p>")
         for s in self.sections:
             css = s.verdict.split()[0]
             out.append(f"<h2 id='{s.name}'>{_inline(f'{s.name}: {s.title}')}</h2>")
-            out.append(f"<p class='note'>{_inline(f'Paper: {s.label}. {s.remark}{s.graphs}')}</p>")
-            out.append(f"<p>Does the paper's order hold? <b class='{css}'>{_inline(s.verdict_text)}</b></p>")
+            out.append(f"<p>{s.verdict_in(f'<b class={css!r}>{{}}</b>', _inline)}</p>")
+            out.append(f"<p class='note'>{_inline(s.remark)}</p>" if s.remark else "")
             out += [_html_table(table) for table in s.tables]
             if s.figure is not None:
                 out.append(f"<img alt='{_inline(s.title)}' src='data:image/png;base64,{s.figure}'>")
@@ -210,7 +220,17 @@ def _inline(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _html_table(table: TextTable) -> str:
-    head = "".join(f"<th>{_inline(header)}</th>" for header in table.headers)
-    rows = "".join("<tr>" + "".join(f"<td>{_inline(v)}</td>" for v in row) + "</tr>" for row in table.rows)
-    return f"<p class='note'>{_inline(table.caption)}</p><table><tr>{head}</tr>{rows}</table>"
+def _html_table(table: TextTable, linked: bool = False) -> str:
+    """A table as HTML; ``linked``: the first word of a row is the name of its section."""
+
+    def cell(kind: str, k: int, text: str) -> str:
+        inside = _inline(text)
+        if linked and kind == "td" and k == 0:
+            inside = f"<a href='#{text.split()[0]}'>{inside}</a>"
+        return f"<{kind} class='name'>{inside}</{kind}>" if k < table.named else f"<{kind}>{inside}</{kind}>"
+
+    def line(kind: str, row: Sequence[str]) -> str:
+        return "<tr>" + "".join(cell(kind, k, text) for k, text in enumerate(row)) + "</tr>"
+
+    rows = "".join(line("td", row) for row in table.rows)
+    return f"<p class='note'>{_inline(table.caption)}</p><table>{line('th', table.headers)}{rows}</table>"

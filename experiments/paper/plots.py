@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, pstdev
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.paper.item import Results, smooth
+from experiments.paper.item import TITLES, Results, smooth
 from experiments.paper.training import Trained, Training
 from lmc.report.looks import draw_curve, legend_below, new_figure, plain, plain_decimals
 from lmc.report.names import Look, looks_of
@@ -23,7 +24,7 @@ def curves(
     shown = _trained(groups.values(), methods, results)
     if not shown:
         return None
-    looks = looks_of(shown)
+    looks = {spec: replace(look, name=TITLES.get(spec, look.name)) for spec, look in looks_of(shown).items()}
     columns = len(groups) if len(groups) <= MOST_COLUMNS else math.ceil(len(groups) / 2)
     rows = [(y, batch) for batch in batched(groups.items(), columns) for y in ys]
     figure = new_figure(1.0 + 3.0 * columns, 0.9 + 2.6 * len(rows), title)

@@ -96,4 +96,4 @@ class Table8(Settings):
             ours |= {(title, kind): Value(float(value)) for kind, value in found.items()}
         columns = list(dict.fromkeys(column for column, _ in RATES))
         rows = list(dict.fromkeys(row for _, row in RATES))
-        return [Comparison("settings", rows, columns, ours, transposed(RATES), digits=4)]
+        return [Comparison("settings", rows, columns, ours, transposed(RATES), digits=None)]

@@ -40,8 +40,8 @@ class Table1(Item):
     name, label = "table-1", "tab:largegraph"
     title = "Prediction performance on large graphs"
     remark = (
-        "Baselines without a model in their name train the GCN of the preset here (SIGN its own model); the paper "
-        "quotes them from their own papers, with their own models."
+        "Methods without a model in their name train the GCN of the preset here (SIGN its own model). The paper quotes "
+        "their numbers from their own papers, with other models, so only GD, GAS, FM and LMC are judged."
     )
 
     def groups(self) -> dict[str, Training]:
@@ -61,5 +61,6 @@ class Table1(Item):
             if (entry := results.entry(groups[f"{dataset}, {kind}"], spec, accuracy)) is not None
         }
         rows = list(dict.fromkeys(row for _, row in PAPER))
+        trained = [row for row in rows if ", GCN" in row]
         what = "test accuracy, % (micro-F1 on ppi)"
-        return [Comparison(what, DATASETS, rows, ours, PAPER, methods_first=True)]
+        return [Comparison(what, DATASETS, rows, ours, PAPER, judged=trained, methods_first=True)]

@@ -33,9 +33,9 @@ EPOCHS = {"gcn": 300, "gcnii": 400, "recgcn": 300}
 LEAST_PARTS = 20
 """A lookalike has at least so many parts, or the preset's number where that is less."""
 NO_TIME = "no time: its share of the time was over before its first epoch"
-SETTLED_AFTER, SETTLED_SHARE, GAIN = 100, 0.5, 0.001
-"""A training has settled after at least so many epochs, when the validation score has gained no more than ``GAIN``
-during this share of its epochs."""
+LEAST_EPOCHS, LEAST_SHARE, LEVEL_SHARE, GAIN = 90, 0.2, 0.45, 0.001
+"""A training has settled after at least so many epochs and this share of its epochs, when the validation score has
+gained no more than ``GAIN`` during the share ``LEVEL_SHARE`` of the epochs that it has."""
 TIME, TIMED = "time", 10
 """The probe of groups that measure the time of an epoch, and their epochs."""
 SEED_BATCH = 4096
@@ -112,9 +112,8 @@ class Trained(Training):
 
     @property
     def ended(self) -> bool:
-        """Whether all epochs are done or the validation score has stopped to grow."""
-        done = self.at[-1] if self.at else 0
-        return done >= self.epochs or has_settled(self.at, self.val, done)
+        """Whether all epochs are done or the validation score has stopped growing."""
+        return bool(self.at) and (self.at[-1] >= self.epochs or has_settled(self.at, self.val, self.epochs))
 
     def at_pace(self, epoch_ms: float) -> "Trained":
         """The same training with ``epoch_ms`` as the time of each epoch."""
@@ -126,13 +125,13 @@ class Trained(Training):
         return fmean(found) if found else None
 
 
-def has_settled(at: Sequence[int], val: Sequence[float], done: int) -> bool:
-    """Whether validation scores, at these epochs, have stopped to grow after ``done`` epochs."""
-    best, since = -math.inf, 0
+def has_settled(at: Sequence[int], val: Sequence[float], epochs: int) -> bool:
+    """Whether the validation scores of a training of at most ``epochs``, at the epochs ``at``, have stopped growing."""
+    best, since, done = -math.inf, 0, at[-1] if at else 0
     for epoch, score in zip(at, val, strict=True):
         if score > best + GAIN:
             best, since = score, epoch
-    return done >= SETTLED_AFTER and done - since >= SETTLED_SHARE * done
+    return done >= max(LEAST_EPOCHS, LEAST_SHARE * epochs) and done - since >= LEVEL_SHARE * done
 
 
 def preset_of(model: str, dataset: str, method: str = "", random: bool = False) -> presets.Preset:
@@ -233,8 +232,8 @@ class Contender:
             self.record[name].append(value)
 
     def settled(self) -> bool:
-        """Whether the validation score has stopped to grow."""
-        return has_settled(self.record["at"], self.record["val"], len(self.times))
+        """Whether the validation score has stopped growing."""
+        return has_settled(self.record["at"], self.record["val"], self.cell.epochs)
 
     def probe(self) -> Mapping[str, float]:
         """The errors that the cell asks for, mean over the first batches of an epoch."""
@@ -363,7 +362,8 @@ class Group:
             last = self.over() or epoch + 1 == self.cell.epochs
             if self.cell.probe != TIME and (last or due(epoch + 1, often=not self.settle)):
                 self.evaluate(alive)
-            if last or (self.settle and all(c.settled() for c in alive)):
+                last = last or (self.settle and all(c.settled() for c in alive))
+            if last:
                 break
         records = [self.record(spec, bound.get(spec)) for spec in self.cell.specs]
         bound.clear()

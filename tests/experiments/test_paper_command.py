@@ -14,7 +14,7 @@ import pytest
 from experiments.paper import graphs
 from experiments.paper.campaign import All, Campaign
 from experiments.paper.catalogue import ITEMS
-from experiments.paper.item import Item, Results, mean_over_time, times
+from experiments.paper.item import Item, Results, loss_after, mean_over_time, times
 from experiments.paper.page import BEGIN, END
 from experiments.paper.small_graphs import SmallGraphs
 from experiments.paper.table_2 import Table2
@@ -218,7 +218,10 @@ def test_a_folder_of_another_scale_is_refused(invoke: Invoke) -> None:
 def test_the_mean_over_the_common_runtime_does_not_depend_on_what_follows() -> None:
     def record(method: str, seconds: list[float], test: list[float]) -> Trained:
         at = list(range(1, len(test) + 1))
-        return Trained("cora", "gcn", "gas,lmc", 4, method=method, at=at, seconds=seconds, val=test, test=test)
+        loss = [1 - score for score in test]
+        return Trained(
+            "cora", "gcn", "gas,lmc", 4, method=method, at=at, seconds=seconds, loss=loss, val=test, test=test
+        )
 
     quick = record("lmc", [1.0, 2.0], [0.5, 0.5])
     slow = record("gas", [1.0, 2.0, 30.0], [0.25, 0.25, 1.0])
@@ -227,6 +230,7 @@ def test_the_mean_over_the_common_runtime_does_not_depend_on_what_follows() -> N
     assert until == {0: 2.0}
     assert mean_over_time(quick, until) == pytest.approx(50.0)
     assert mean_over_time(slow, until) == pytest.approx(25.0)
+    assert (loss_after(quick, until), loss_after(slow, until)) == (0.5, 0.75)
 
 
 def test_graphs_are_shared_by_the_items_of_a_process() -> None:

@@ -33,7 +33,9 @@ def test_values_are_means_with_sample_deviations() -> None:
     assert value_of([4.0]) == Value(4.0)
     assert value_of([]) is None
     assert value_of([1.0, math.inf]) == Value(math.inf)
-    assert [v.text(1) for v in (Value(2.0, 0.5), Value(2.0), Value(math.inf))] == ["2.0 ± 0.5", "2.0", "never"]
+    texts = [v.text(1) for v in (Value(2.0, 0.5), Value(2.0), Value(2.0, 1e-17), Value(math.inf))]
+    assert texts == ["2.0 ± 0.5", "2.0", "2.0", "never"]
+    assert [Value(x).text(None) for x in (128.0, 0.003, 1024.0)] == ["128", "0.003", "1,024"]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,11 @@ def test_the_verdict_counts_pairs(
 def test_a_verdict_names_the_contradictions_and_joins_those_of_several_tables() -> None:
     wrong = comparison({"a": Value(1), "b": Value(2)}, {"a": Value(2), "b": Value(1)})
     right = comparison({"a": Value(2), "b": Value(1)}, {"a": Value(2), "b": Value(1)})
-    assert joined([wrong.verdict, right.verdict]).text == ("no (1 pairs hold, 0 tied, 1 contradicted): s: b before a")
-    assert "ours" in right.table().headers[1]
+    assert joined([wrong.verdict, right.verdict]).text == "no (pairs: 1 hold, 0 tied, 1 contradicted): s: b before a"
+    assert right.table().headers == ["setting", "a: ours", "a: paper", "b: ours", "b: paper"]
+    assert comparison({"a": Value(1)}, {}).table().headers == ["setting"]
+    judged = comparison({"a": Value(1), "b": Value(2)}, {"a": Value(2), "b": Value(1)}, judged=["a"])
+    assert judged.verdict.word == "not measured"
     assert right.table().rows == [["s", "2.00", "2.00", "1.00", "1.00"]]
 
 

@@ -124,10 +124,11 @@ def test_a_group_ends_when_its_time_is_over(graphs: Graphs) -> None:
 
 
 def test_a_group_ends_when_no_validation_score_grows_any_more(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "SETTLED_AFTER", 4)
+    monkeypatch.setattr(training, "LEAST_EPOCHS", 4)
     monkeypatch.setattr(training, "GAIN", 1.0)  # no score gains a whole point: only the first evaluation counts
     cell = Training("flickr", "gcn", "gas,lmc", 9)
-    assert [r.at[-1] for r in Group(cell, graphs, 8, None, settle=True).train()] == [4, 4]
+    ended = Group(cell, graphs, 8, None, settle=True).train()
+    assert [(r.at[-1], r.ended) for r in ended] == [(4, True), (4, True)]
     assert [r.at[-1] for r in Group(cell, graphs, 8, None).train()] == [9, 9]
     monkeypatch.setattr(training, "GAIN", -1.0)  # every evaluation is a gain
     assert [r.at[-1] for r in Group(cell, graphs, 8, None, settle=True).train()] == [9, 9]
@@ -135,12 +136,12 @@ def test_a_group_ends_when_no_validation_score_grows_any_more(graphs: Graphs, mo
 
 def test_a_training_has_ended_when_its_epochs_are_done_or_its_validation_score_does_not_grow() -> None:
     def record(at: list[int], val: list[float]) -> training.Trained:
-        return training.Trained("cora", "gcn", "gas", 300, method="gas", at=at, val=val, test=val)
+        return training.Trained("cora", "gcn", "gas", 550, method="gas", at=at, val=val, test=val)
 
     grown, level = record([50, 120], [0.5, 0.6]), record([50, 120], [0.6, 0.6])
-    done, begun = record([300], [0.9]), record([50], [0.9])
-    assert [r.ended for r in (grown, level, done, begun)] == [False, True, True, False]
-    assert amount([grown, level, done]) == "1 seed, 120 to 300 epochs, 2 of 3 trainings ended"
+    done, begun, early = record([550], [0.9]), record([50], [0.9]), record([50, 109], [0.6, 0.6])
+    assert [r.ended for r in (grown, level, done, begun, early)] == [False, True, True, False, False]
+    assert amount([grown, level, done]) == ("1 seed, 120 to 550 epochs", "2 of 3")
 
 
 def test_the_time_of_an_epoch_is_measured_without_evaluations(graphs: Graphs) -> None:

@@ -174,6 +174,15 @@ def test_what_a_chunk_reads_does_not_grow_with_the_graph() -> None:
     assert rows_read(4.0) <= 400
 
 
+def test_rows_of_sparse_features_count_what_they_store() -> None:
+    g = lmc.load("amazon-like", scale=0.004)  # no features: the rows of the identity
+    problem = Problem.of(g, lmc.models.RecGCN(g.num_features, 8, g.num_classes), Placement(device="cpu"))
+    widest = max(8, g.num_classes)
+    assert g.num_features == g.num_nodes > 2 * widest
+    assert chunks_of(problem, max_elements=g.num_nodes * widest) == [slice(0, g.num_nodes)]
+    assert len(chunks_of(problem, max_elements=g.num_nodes * widest // 8)) > 1
+
+
 def test_evaluate_refuses_a_model_of_another_width() -> None:
     g = hand_graph()
     with pytest.raises(ConfigError, match="outputs"):

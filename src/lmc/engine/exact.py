@@ -8,6 +8,7 @@ Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -85,8 +86,9 @@ def chunks_of(problem: Problem, max_elements: int = MAX_ELEMENTS, per_edge: bool
 
 
 def widest_row(graph: Graph, model: Model) -> int:
-    """Numbers in the widest row of a forward pass."""
-    return max([graph.num_features, *model.widths])
+    """Numbers in the widest row of a forward pass; sparse features have as many as a row stores on average."""
+    features = math.ceil(graph.x.nnz / graph.num_nodes) if isinstance(graph.x, CSR) else graph.num_features
+    return max([features, *model.widths])
 
 
 def sweep_chunks(problem: Problem) -> list[slice]:
