@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import lmc
-from lmc.data import read_shard, write_shards
+from lmc.data import kept, read_shard, write_shards
 from lmc.partition import coarse_pieces, parts_in_pieces
 
 MEASURE = """
 import re, sys
 from pathlib import Path
 import lmc
-from lmc.data import npz, read_shard
+from lmc.data import kept, read_shard
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 before = peak()
-kept = npz.read(Path(sys.argv[1])) if sys.argv[2] == "whole" else read_shard(sys.argv[1], int(sys.argv[2]))
+graph = kept.read(Path(sys.argv[1]), "whole") if sys.argv[2] == "whole" else read_shard(sys.argv[1], int(sys.argv[2]))
 print(peak() - before)
 """
 
@@ -36,10 +36,10 @@ def peak(*args: str) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from /proc")
 def test_a_rank_of_four_needs_a_third_of_one_process_beside_its_mirrors(tmp_path: Path) -> None:
     graph = lmc.load("arxiv-like")
-    lmc.save(graph, tmp_path / "graph.npz")
+    kept.write(graph, tmp_path / "graph")
     parts, owners = parts_in_pieces(graph, coarse_pieces(graph, 4), 80)
     write_shards(graph, parts, owners, 4, tmp_path / "shards")
-    whole = peak(str(tmp_path / "graph.npz"), "whole")
+    whole = peak(str(tmp_path / "graph"), "whole")
     for rank in range(4):
         shard = read_shard(tmp_path / "shards", rank)
         mirrors = shard.graph.x[shard.num_owned :].nbytes

@@ -56,9 +56,10 @@ def test_methods_and_models_are_those_of_the_preset(graphs: Graphs) -> None:
     graph = graphs.load("ogbn-arxiv")[0]
     cell = Training("ogbn-arxiv", "gcn", "lmc", 1)
     preset = preset_of("gcn", "ogbn-arxiv").method
-    assert method_of(cell, "lmc", graph) == (dataclasses.replace(preset, **PARTS), None)
+    # the paper's parts are those of METIS, also where the default would choose another partitioner
+    assert method_of(cell, "lmc", graph) == (dataclasses.replace(preset, partition="metis", **PARTS), None)
     changed = dataclasses.replace(cell, clusters=1)
-    expected = LMC4Conv(num_parts=20, clusters_per_batch=1, alpha=0.4, score="x")
+    expected = LMC4Conv(num_parts=20, clusters_per_batch=1, partition="metis", alpha=0.4, score="x")
     assert method_of(changed, "lmc:alpha=0.4:score=x:lr=1e-4", graph) == (expected, 1e-4)
     recurrent = Training("cora", "recgcn", "lmc4rec", 1, partition="random")
     assert method_of(recurrent, "lmc4rec", graph)[0] == LMC4Rec(num_parts=10, clusters_per_batch=2, partition="random")
