@@ -136,6 +136,8 @@ def test_automatic_sweeps_take_for_noise_what_a_sweep_does_not_remove() -> None:
     assert [due(2, 0.012), due(3, 0.01), due(4, 0.0144), due(5, 0.0146)] == [False, False, False, True]
     numbers["unexplained"][0] = torch.inf  # a sweep that removes the share: it was that of the sweep's age
     assert [due(6, 0.0019), due(7, 0.0021)] == [False, True]
+    numbers["unexplained"] = torch.tensor([torch.inf, 0.2])  # a sweep that removed age and left the share of dropout
+    assert [due(8, 0.05), due(9, 0.06), due(10, 0.07)] == [False, False, True]
 
 
 def test_top_keeps_its_random_basis() -> None:

@@ -19,7 +19,7 @@ from lmc.kernels.dropout import BLOCK, adjoint_arguments, seed_of
 
 ROWS = 16
 """Rows that a program adds up at a time."""
-PROGRAMS = 512
+PROGRAMS = 256
 """Programs that share the rows of a group in a sum."""
 BACKWARD_BLOCK = 512
 """Numbers that a program of the last backward pass computes."""

@@ -62,11 +62,11 @@ FEW_COLUMNS = 128
 SAMPLE, MEASURED = 1024, 4
 """The unexplained share is measured on about ``SAMPLE`` rows of every ``MEASURED``-th batch."""
 
-GROWTH, HELPED, UNEXPLAINED = 1.25, 0.5, 0.002
+GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
-UNEXPLAINED. The baseline is the least share of an epoch since the last sweep, or 0 where that sweep reduced the share
-to less than HELPED: what a sweep removes is age, and what it leaves is the noise of dropout and batch statistics.
-After the first epoch of a training it is 0."""
+UNEXPLAINED. The baseline is the least share of an epoch since the last sweep, which is the noise of dropout and batch
+statistics. It is 0 where that sweep reduced the share to less than HELPED, and to less than NOISE, since what a sweep
+removes is age; and after the first epoch of a training."""
 
 
 class _Invariant(torch.autograd.Function):
@@ -361,7 +361,7 @@ class IMC(HistoryMethod):
         """Whether the last epoch left more unexplained than a sweep would (:data:`GROWTH`)."""
         (least, before), last = numbers["unexplained"].unbind(), unexplained(numbers["explained"])
         least.copy_(torch.where(last > 0, torch.minimum(least, last), least))
-        baseline = torch.where((least < HELPED * before) | (epoch == 1), 0, GROWTH * least)
+        baseline = torch.where((least < (HELPED * before).clamp_max(NOISE)) | (epoch == 1), 0, GROWTH * least)
         moved = last > baseline + UNEXPLAINED
         before.copy_(torch.where(moved, last, before))
         return bool(moved)
