@@ -51,6 +51,7 @@ TIMEOUT = 600
 """Seconds after which the tests of a mutant count as failed: a fault may keep a loop from ending."""
 
 CMC = ("reference/test_reference_cmc.py", "identities/test_cmc.py")
+IMC = ("reference/test_reference_imc.py", "methods/test_imc.py", "pyg/test_autocast.py", "kernels/test_products.py")
 LMC = ("reference/test_reference_lmc4conv.py",)
 GAS = ("reference/test_reference_gas.py",)
 VR_GCN = ("reference/test_reference_vr_gcn.py", "methods/test_sampled.py")
@@ -617,6 +618,55 @@ MUTANTS = (
         '"subgraph", slot)',
         "subgraphs are drawn anew in every epoch",
         SAINT,
+    ),
+    # IMC: the map, its adjoint, the sweep
+    Mutant(
+        "imc-ridge-towards-zero",
+        "methods/imc.py",
+        "moments.diagonal().add_(self.prior[: h.shape[1]])",
+        "moments.diagonal().add_(0 * self.prior[: h.shape[1]])",
+        "the ridge pulls the map towards the identity, so that a fresh sweep is exact",
+        IMC,
+    ),
+    Mutant(
+        "imc-adjoint-without-the-inverse",
+        "methods/imc.py",
+        "return coarse_mm(self.Q, exact_mm(self.K, dC))",
+        "return coarse_mm(self.Q, dC)",
+        "dh = Q K dC",
+        IMC,
+    ),
+    Mutant(
+        "imc-outside-contains-the-inside",
+        "methods/imc.py",
+        'spmm(exact.inside(l, slot), exact.tables["Q"][l].pull(rows)).neg_())',
+        '0 * spmm(exact.inside(l, slot), exact.tables["Q"][l].pull(rows)).neg_())',
+        "S = M - P Q is what came from outside of the batch",
+        IMC,
+    ),
+    Mutant(
+        "imc-redrawn-adjoint-of-all-sums",
+        "methods/imc.py",
+        "return coarse_mm(self.Q.t(), g, minus_from=product) if self.redrawn else product",
+        "return product",
+        "dC = M^T v - Q^T g where batches are redrawn",
+        IMC,
+    ),
+    Mutant(
+        "imc-dropout-is-age",
+        "methods/imc.py",
+        "(HELPED * before).clamp_max(NOISE)",
+        "HELPED * before",
+        "a share that dropout keeps large is noise, and no reason to sweep",
+        IMC,
+    ),
+    Mutant(
+        "imc-products-under-autocast",
+        "kernels/products.py",
+        "with torch.autocast(a.device.type, enabled=False):",
+        "with torch.autocast(a.device.type, enabled=torch.is_autocast_enabled(a.device.type)):",
+        "autocast does not narrow the products of the map",
+        IMC,
     ),
     # Gradients from core rows, the factor b / c, losses
     Mutant(
