@@ -103,7 +103,7 @@ class FirstReads:
     A row is the same whenever it is computed, and with whichever other rows.
 
     Args:
-        both: X stands beside P X.
+        both: X is stored beside P X.
     """
 
     def __init__(self, P: CSR, x: Tensor, both: bool) -> None:
@@ -119,7 +119,7 @@ class FirstReads:
         absent = self.missing[rows]
         count = int(absent.sum())
         if isinstance(rows, slice) and 2 * count >= absent.numel():  # nothing is copied to compute all of them
-            self._write(rows, self._P.row_range(rows))
+            self._write(rows, self._P.select_rows(rows))
         elif count:
             nodes = absent.nonzero().squeeze(1) + (rows.start or 0) if isinstance(rows, slice) else rows[absent]
             self._write(nodes, self._P.select_rows(nodes))

@@ -177,16 +177,13 @@ class CSR:
         ]
 
     def select_rows(self, rows: Tensor | slice, total: int | None = None) -> CSR:
-        """Rows ``rows`` with every column; ``total`` is the number of their entries, where it is known."""
+        """Rows ``rows`` with every column, of which consecutive ones share the memory of their entries; ``total`` is
+        the number of their entries, where it is known."""
         if isinstance(rows, slice):
-            rows = torch.arange(*rows.indices(self.num_rows), device=self.device)
+            first, last, _ = rows.indices(self.num_rows)
+            starts = self.indptr[first : last + 1]
+            return self._at(slice(*starts[[0, -1]].tolist()), starts - starts[0])
         return self._at(*row_entries(self, rows, total))
-
-    def row_range(self, rows: slice) -> CSR:
-        """Consecutive rows with every column, sharing the memory of their entries."""
-        first, last, _ = rows.indices(self.num_rows)
-        starts = self.indptr[first : last + 1]
-        return self._at(slice(int(starts[0]), int(starts[-1])), starts - starts[0])
 
     @cached
     def leading(self, rows: int) -> CSR:

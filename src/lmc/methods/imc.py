@@ -120,7 +120,7 @@ class Invariance(Around):
         Q: the rows of the last sweep, for the core rows, [|B|, r].
         sums: S, or M where ``redrawn``.
         K: the inverse of the Gram matrix with its ridge, [r, r].
-        prior: the diagonal of lambda J, [r]; None: 0.
+        prior: the diagonal of lambda J, [r].
         explained: where |h - Q C| and |h| of some rows are stored, from which :func:`unexplained` follows; None:
             nowhere.
         real: where rows may be padding, the rows that are not, [|B|, 1].
@@ -129,7 +129,7 @@ class Invariance(Around):
     Q: Tensor
     sums: Tensor
     K: Tensor
-    prior: Tensor | None
+    prior: Tensor
     explained: Tensor | None
     redrawn: bool = False
     real: Tensor | None = None
@@ -144,8 +144,7 @@ class Invariance(Around):
     def map(self, h: Tensor) -> Tensor:
         """C = K (Q^T h + lambda J), in the dtype of the rows."""
         moments = coarse_mm(self.Q.t(), h)
-        if self.prior is not None:
-            moments.diagonal().add_(self.prior[: h.shape[1]])
+        moments.diagonal().add_(self.prior[: h.shape[1]])
         C = exact_mm(self.K, moments).to(h.dtype)
         if self.explained is not None:
             self._measure(h.detach(), C)
@@ -194,6 +193,18 @@ def _by_width(tables: Mapping[int, Table]) -> list[list[int]]:
     """The layers whose rows have the same width: their Gram matrices are inverted together."""
     widths = {l: table.data().shape[1] for l, table in tables.items()}
     return [[l for l in widths if widths[l] == width] for width in dict.fromkeys(widths.values())]
+
+
+def _first_sums(problem: ProblemView, rows: Rows, width: int) -> Tensor:
+    """``width`` columns of X1 = P X; a random projection where it has more."""
+    x1, k = problem.inputs(rows), problem.graph.num_features
+    if isinstance(x1, Tensor) and width == k:
+        return x1[:, :k]
+    source = generator(torch.device("cpu"), 0, "projection", k, width)
+    R = torch.zeros(x1.shape[1], width, dtype=torch.float64)  # a model may read X beside P X
+    R[:k] = torch.eye(k) if width == k else torch.randn(k, width, generator=source, dtype=torch.float64) / width**0.5
+    R = R.to(problem.device, x1.dtype)
+    return spmm(x1, R) if isinstance(x1, CSR) else x1 @ R
 
 
 @torch.no_grad()
@@ -327,16 +338,12 @@ class IMC(HistoryMethod):
         sums = step.tables[self._sums][l].pull(batch.rows)
         if not self.redraw:
             K, prior = (numbers[f"{name}{l}"][batch.slot] for name in ("K", "prior"))
-            return Invariance(P, Q[l].pull(batch.rows), sums, K, self._towards(prior), explained)
+            return Invariance(P, Q[l].pull(batch.rows), sums, K, prior, explained)
         if not step.scratch:
             step.scratch.update(self._redrawn(step))
         rows, K, prior = step.scratch[l]
         real = (batch.core < step.problem.graph.num_nodes).unsqueeze(1)
-        return Invariance(P, rows, sums, K, self._towards(prior), explained, True, real)
-
-    def _towards(self, prior: Tensor) -> Tensor | None:
-        """lambda J, where the rows of the sweep are columns of Q."""
-        return None if self.basis == "random" else prior
+        return Invariance(P, rows, sums, K, prior, explained, True, real)
 
     def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
         """Q, K and lambda J of a redrawn batch, by layer; layers of one width are inverted together."""
@@ -373,7 +380,7 @@ class IMC(HistoryMethod):
         squares = {l: numbers["explained"].new_zeros(table.data().shape[1]) for l, table in Q.items()}
         for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
             if q.shape[1] < squares[l].numel():
-                q = torch.cat([q, self._first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
+                q = torch.cat([q, _first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
             squares[l] += column_sums(q, squared=True)
             Q[l].push(rows, q)
         scale = {l: (exact.total(of) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt() for l, of in squares.items()}
@@ -409,24 +416,10 @@ class IMC(HistoryMethod):
         grams, ridges = list[Tensor](), list[list[float]]()
         for Q in cores:
             grams.append(coarse_mm(Q.t(), Q).to(scale.dtype))
-            ridges.append([self._ridge(Q, Q.shape[0] if size is None else size)])
-        return inverse(torch.stack(grams), scale, scale.new_tensor(ridges) if size is None else ridges[0][0])
-
-    def _ridge(self, Q: Tensor, size: float) -> float:
-        return self.ridge * max(1.0, (ROWS_PER_COLUMN * Q.shape[1] / size) ** 2)
-
-    def _first_sums(self, problem: ProblemView, rows: Rows, width: int) -> Tensor:
-        """``width`` columns of X1 = P X; a random projection where it has more."""
-        x1, k = problem.inputs(rows), problem.graph.num_features
-        if isinstance(x1, Tensor) and width == k:
-            return x1[:, :k]
-        source = generator(torch.device("cpu"), 0, "projection", k, width)
-        R = torch.zeros(x1.shape[1], width, dtype=torch.float64)  # a model may read X beside P X
-        R[:k] = (
-            torch.eye(k) if width == k else torch.randn(k, width, generator=source, dtype=torch.float64) / width**0.5
-        )
-        R = R.to(problem.device, x1.dtype)
-        return spmm(x1, R) if isinstance(x1, CSR) else x1 @ R
+            few = ROWS_PER_COLUMN * Q.shape[1] / (Q.shape[0] if size is None else size)
+            ridges.append([self.ridge * max(1.0, few**2)])
+        K, prior = inverse(torch.stack(grams), scale, scale.new_tensor(ridges) if size is None else ridges[0][0])
+        return K, torch.zeros_like(prior) if self.basis == "random" else prior  # no column of Q is a row of the sweep
 
     def regraph(self, exact: ExactPasses) -> None:
         """M = P Q with the current P, and S of fixed batches."""
