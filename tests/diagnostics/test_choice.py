@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import lmc
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, SMALL_STEP
+from lmc.diagnostics.choice import IN_CACHE, LARGE_HALO, ROWS_PER_COLUMN, SMALL_STEP, multiply_adds
 from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, IMC, SIGN, FullBatch, LMC4Rec, Method
 from lmc.models import Model
@@ -28,6 +30,8 @@ FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
         (replace(ON_GPU, batches=20), FullBatch, "full batch fits"),
         (replace(ON_GPU, batches=20, step=1e10), IMC, "without a halo"),
         (replace(ON_GPU, step=1e8), FullBatch, "full batch fits"),
+        (replace(ON_GPU, batches=10, step=2.6e9), IMC, "without a halo"),
+        (replace(ON_GPU, batches=10, step=2.6e9 * IN_CACHE), FullBatch, "full batch fits"),  # reddit-like@0.2
         (replace(LARGE, linear=False), GAS, "not linear"),
         (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
         (replace(FEW, halo=LARGE_HALO), CMC, "the halo is large"),
@@ -60,6 +64,16 @@ def test_a_small_graph_is_trained_whole_unless_parts_are_asked_for_or_memory_is_
     assert not isinstance(recommended(gcn(graph), graph, partition="random").method, FullBatch)
     assert not isinstance(recommended(gcn(graph), graph, memory=1).method, FullBatch)
     assert not isinstance(recommended(gcn(graph), graph, lmc.Placement(structure="host")).method, FullBatch)
+
+
+def test_multiply_adds_on_rows_in_the_cache_count_less(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = gcn(graph, 64), graph.num_nodes * 64 * 4
+    every = (graph.adj.nnz + graph.num_nodes) * sum(model.widths)
+    assert multiply_adds(model, graph, torch.device("cpu")) == every
+    for cache, share in ((rows, IN_CACHE), (rows - 1, 1)):
+        found = SimpleNamespace(L2_cache_size=cache)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, found=found: found)
+        assert multiply_adds(model, graph, torch.device("cuda")) == pytest.approx(every * share)
 
 
 def test_small_batches_are_measured_by_their_halo(graph: lmc.Graph) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from lmc.diagnostics.plan import USABLE, divide, plan
 from lmc.diagnostics.probe import batch_sizes
 from lmc.engine.kinds import kind_of
@@ -24,6 +26,8 @@ SMALL_STEP = 3e7
 """On a CPU, multiply-adds of a full-batch step up to which many steps on parts take longer than fewer exact ones."""
 FULL_STEP, PER_MULTIPLY_ADD = 1.5e-3, 1.45e-12
 """On a GPU, seconds of a full-batch step: a constant, and a share for every multiply-add."""
+IN_CACHE = 0.35
+"""On a GPU, the time of a multiply-add on rows that all fit the cache, over that of one on rows that do not."""
 SHORTEST_STEP = 0.8e-3
 """On a GPU, seconds of a step on parts, however small it is."""
 EPOCHS_SAVED = 2.7
@@ -44,7 +48,8 @@ class Facts:
         kind: "layered", "recurrent" or "sign".
         linear: whether aggregation is linear, so that IMC and CMC train the model.
         on: the type of the training device.
-        step: multiply-adds of the sparse products of a full-batch step.
+        step: multiply-adds of the sparse products of a full-batch step; where all rows fit the cache of a GPU, each
+            counts as :data:`IN_CACHE`.
         fits: whether a full-batch step fits into the memory of the device, and no parts are asked for.
         batches: batches in an epoch.
         rows_per_column: core rows of a batch over the width of the hidden rows.
@@ -121,7 +126,7 @@ def recommended(
         kind="sign" if isinstance(model, sign_model.SIGN) else kind_of(model).trained_as,
         linear=model.linear,
         on="cpu" if placement.training_device.type == "cpu" else "cuda",
-        step=float(graph.adj.nnz + graph.num_nodes) * sum(model.widths),
+        step=multiply_adds(model, graph, placement.training_device),
         fits=not division and _full_batch_fits(model, graph, placement, memory),
         batches=1 / share,
         rows_per_column=graph.num_nodes * share / width,
@@ -133,6 +138,14 @@ def recommended(
         facts = replace(facts, halo=fmean(size.halo / size.core for size in sizes))
         cls, reason = choose(facts)
     return Recommendation(cls(**division) if issubclass(cls, ClusterMethod) else cls(), reason, facts)
+
+
+def multiply_adds(model: Model, graph: Graph, device: torch.device) -> float:
+    """Multiply-adds of the sparse products of a full-batch step (:class:`Facts`)."""
+    item = next(model.parameters()).element_size()
+    cache = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+    fits = graph.num_nodes * max(model.widths) * item <= cache
+    return float(graph.adj.nnz + graph.num_nodes) * sum(model.widths) * (IN_CACHE if fits else 1)
 
 
 def _full_batch_fits(model: Model, graph: Graph, placement: Placement, memory: int | None) -> bool:
