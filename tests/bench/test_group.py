@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import pytest
 import torch
@@ -31,14 +30,13 @@ def method_of(cell: SpeedCell, line: Line) -> Method:
     return parse_method(line.method, parts=4, clusters=2)
 
 
-def stopwatch(graph: lmc.Graph, said: list[str] | None = None, setup: Setup = SETUP) -> Stopwatch:
-    say = ([] if said is None else said).append
-    return Stopwatch(graph, setup, CPU, method_of, COURSE.with_baselines, say)
+def stopwatch(graph: lmc.Graph, setup: Setup = SETUP) -> Stopwatch:
+    return Stopwatch(graph, setup, CPU, method_of)
 
 
 def measured(graph: lmc.Graph) -> list[SpeedRecord]:
     ((cell, lines),) = COURSE.groups().items()
-    return stopwatch(graph).measure(cell, lines)
+    return stopwatch(graph).time_in_turn(cell, lines)
 
 
 def test_every_line_has_its_figures(graph: lmc.Graph) -> None:
@@ -75,57 +73,15 @@ def test_lines_are_timed_in_turn(graph: lmc.Graph, monkeypatch: pytest.MonkeyPat
     assert all(len(timed.times) == 3 for timed in order)
 
 
-def scarce(monkeypatch: pytest.MonkeyPatch, fitting: int) -> list[int]:
-    """Memory in which only so many lines have room at once; how many were set up in each try."""
-    tried: list[int] = []
-    set_up, time_in_turn = Stopwatch._set_up, Stopwatch.time_in_turn
-    state = {"live": 0}
-
-    def counted(self: Stopwatch, cell: SpeedCell, lines: Iterable[Line]) -> list[SpeedRecord]:
-        state["live"] = 0
-        tried.append(len(list(lines)))
-        return time_in_turn(self, cell, list(lines))
-
-    def taking(self: Stopwatch, cell: SpeedCell, line: Line) -> Timed:
-        state["live"] += 1
-        return set_up(self, cell, line)
-
-    monkeypatch.setattr(Stopwatch, "time_in_turn", counted)
-    monkeypatch.setattr(Stopwatch, "_set_up", taking)
-    monkeypatch.setattr("lmc.bench.speed.free_memory", lambda device: 10 * (fitting - state["live"]) + 10)
-    return tried
-
-
-def test_a_group_without_enough_memory_is_split_and_says_so(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = scarce(monkeypatch, fitting=4)
-    said: list[str] = []
-    ((cell, lines),) = COURSE.groups().items()
-    records = stopwatch(graph, said).measure(cell, lines)
-    assert tried == [5, 3, 4]
-    assert len(said) == 1
-    assert "not enough memory to set up 5 lines together" in said[0]
-    assert "two smaller groups" in said[0]
-    assert [(r.method, r.turn) for r in records] == [
-        ("pyg-full", 1), ("full", 1), ("cluster", 1),
-        ("pyg-full", 2), ("full", 2), ("gas", 2), ("lmc:alpha=1:score=1", 2),
-    ]  # fmt: skip
-    assert all(r.in_turn for r in records)
-    rows = speed_rows(records)
-    full = [r.ms for r in records if r.method == "full"]
-    assert [row.vs_full for row in rows if row.record.turn == 2][2] == rows[5].record.ms / full[1]
-
-
-def test_lines_that_do_not_fit_with_their_baselines_are_timed_alone(
+def test_a_group_without_enough_memory_is_refused_in_one_line(
     graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scarce(monkeypatch, fitting=1)
-    said: list[str] = []
-    course = Course(["gcn"], {"gcn": ["gas"]}, ["4/2"])
-    ((cell, lines),) = course.groups().items()
-    records = stopwatch(graph, said).measure(cell, lines)
-    assert [r.method for r in records] == ["pyg-full", "full", "gas"]
-    assert not any(r.in_turn for r in records)
-    assert "one after the other" in said[0]
+    def scarce(*_: object) -> Timed:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("lmc.bench.speed.timed_run", scarce)
+    with pytest.raises(ConfigError, match=r"memory for the 5 lines of gcn 4/2 together .*fewer --methods"):
+        measured(graph)
 
 
 def test_pyg_may_be_left_out() -> None:

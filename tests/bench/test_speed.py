@@ -23,8 +23,8 @@ def graph() -> lmc.Graph:
     return lmc.load("tiny-like", scale=0.2)
 
 
-def line(model: str, what: Line, ms: float, turn: int = 1, **others: float) -> SpeedRecord:
-    return SpeedRecord(model, "4/2", "", **vars(what), turn=turn, steps=2, ms=ms, **others)  # type: ignore[arg-type]
+def line(model: str, what: Line, ms: float, config: str = "4/2", **others: float) -> SpeedRecord:
+    return SpeedRecord(model, config, "", **vars(what), steps=2, ms=ms, **others)  # type: ignore[arg-type]
 
 
 def test_every_line_comes_after_its_baselines() -> None:
@@ -62,20 +62,20 @@ def test_ratios_are_to_the_same_group() -> None:
         line("gcn", lmc4conv, 30.0, nnz_share=2.0),
         line("gcn", cmc, 36.0, nnz_share=2.0),
         line("gcn", disk, 72.0),
-        line("gcn", full, 20.0, turn=2),
-        line("gcn", cmc, 80.0, turn=2),
+        line("gcn", full, 20.0, config="4/1"),
+        line("gcn", cmc, 80.0, config="4/1"),
     ]
     rows = speed_rows(records)
-    by = {(r.record.method, r.record.tier, r.record.turn): r for r in rows}
+    by = {(r.record.method, r.record.tier, r.record.config): r for r in rows}
     assert len(rows) == len(records)
-    whole = by["full", "device", 1]
+    whole = by["full", "device", "4/2"]
     assert (whole.vs_pyg, whole.vs_full, whole.vs_work) == (0.1, 1.0, 1.0)
-    first = by["cmc", "device", 1]
+    first = by["cmc", "device", "4/2"]
     assert (first.vs_rival, first.vs_work, first.of_device) == (1.2, 1.8, None)
-    assert by["cmc", "disk", 1].of_device == 0.5
-    second = by["cmc", "device", 2]
+    assert by["cmc", "disk", "4/2"].of_device == 0.5
+    second = by["cmc", "device", "4/1"]
     assert (second.vs_full, second.vs_rival, second.vs_pyg) == (4.0, None, None)
-    assert by["pyg-full", "device", 1].vs_full is None
+    assert by["pyg-full", "device", "4/2"].vs_full is None
 
 
 def test_the_time_of_a_fixed_point_is_not_proportional_to_non_zeros() -> None:
@@ -86,7 +86,7 @@ def test_the_time_of_a_fixed_point_is_not_proportional_to_non_zeros() -> None:
 def measured(
     graph: lmc.Graph, model: str, what: Line, method: Method, setup: Setup, device: torch.device
 ) -> SpeedRecord:
-    watch = Stopwatch(graph, setup, device, lambda cell, line: method, COURSE.with_baselines, lambda text: None)
+    watch = Stopwatch(graph, setup, device, lambda cell, line: method)
     (record,) = watch.time_in_turn(SpeedCell(model, "4/2", ""), [what])
     return record
 
@@ -125,7 +125,7 @@ def test_lines_that_transfer_rows_are_timed_after_those_in_turn(
         Timed, "time_epoch", lambda self: (timed.append(self.run.problem.placement.history), own(self))[1]
     )
     setup = replace(SETUP, repeat=2)
-    watch = Stopwatch(graph, setup, CPU, lambda cell, line: CMC(4, 2), COURSE.with_baselines, lambda text: None)
+    watch = Stopwatch(graph, setup, CPU, lambda cell, line: CMC(4, 2))
     lines = [Line("cmc", "disk"), Line("cmc"), Line("gas", "disk"), Line("gas")]
     found = watch.time_in_turn(SpeedCell("gcn", "4/2", ""), lines)
     assert [(r.method, r.tier) for r in found] == [(one.method, one.tier) for one in lines]
@@ -152,7 +152,7 @@ def test_memory_of_a_line_does_not_count_the_other_lines_of_its_group(graph: lmc
     # rows wide enough that the padding of small tensors, which depends on what is free, does not count
     device, setup = torch.device("cuda"), replace(SETUP, hidden=1024, warmup=3, repeat=2)
     methods = {"gas": GAS(4, 2), "cmc": CMC(4, 2)}
-    watch = Stopwatch(graph, setup, device, lambda _, one: methods[one.method], COURSE.with_baselines, lambda _: None)
+    watch = Stopwatch(graph, setup, device, lambda _, one: methods[one.method])
     cell, lines = SpeedCell("gcn", "4/2", ""), [Line("full"), Line("gas"), Line("cmc")]
     watch.time_in_turn(cell, lines)  # libraries allocate workspaces when they are first used, and keep them
     together = watch.time_in_turn(cell, lines)

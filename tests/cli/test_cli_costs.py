@@ -86,7 +86,6 @@ def test_speed_stops_after_a_group_and_goes_on_with_the_next(
         ("recgcn", "lmc4rec", "4/2", "device", False),
         ("recgcn", "cmc4rec", "4/2", "device", False),
     ]
-    assert {(r["turn"], r["in_turn"]) for r in written} == {(1, True)}
     assert is_png(folder / "speed.png")
     table = rows(folder / "speed.md")
     cmc = next(row for row in table if row[:3] == ["gcn", "cmc", "4/2"])

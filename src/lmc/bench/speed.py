@@ -13,13 +13,11 @@ from dataclasses import asdict, dataclass
 import torch
 
 from lmc.bench.epoch import FULL, Setup, Timed, free, timed_pyg, timed_run
+from lmc.errors import ConfigError
 from lmc.graph import Graph
 from lmc.methods import FullBatch, Method
-from lmc.stores import free_memory
 
 PYG = "pyg-full"
-RESERVE = 1.5
-"""Free memory that the next line of a group needs, as a multiple of what the largest line before it took."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,10 @@ class SpeedRecord(Line, SpeedCell):
     """The measurements of one line; :class:`lmc.bench.epoch.Timed` explains those that it has too.
 
     Args:
-        turn: number of the smaller group in which the line was timed, where the memory did not suffice for all lines.
-        in_turn: False where even one line and its baselines did not fit, and were timed one after the other.
         ms: time of an epoch.
         partition_s, bind_s: seconds of partitioning, from the cache where the parts are there, and of binding.
     """
 
-    turn: int = 1
-    in_turn: bool = True
     steps: int
     ms: float
     step_mb: float | None = None
@@ -73,7 +67,6 @@ class SpeedRecord(Line, SpeedCell):
 
     @property
     def line(self) -> Line:
-        """What was timed."""
         return Line(self.method, self.tier, self.redraw)
 
 
@@ -120,7 +113,6 @@ class Course:
         return list(found)
 
     def baselines(self, model: str, line: Line) -> list[Line]:
-        """The lines that a line is compared with."""
         bases = []
         if line.method != PYG and model == "gcn" and self.pyg:
             bases.append(Line(PYG))
@@ -147,36 +139,12 @@ def rival_of(label: str, labels: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Times the lines of a group in turn; ``say`` is called with a note where it has to be timed in smaller groups."""
+    """Times the lines of a group in turn."""
 
     graph: Graph
     setup: Setup
     device: torch.device
     method_of: Callable[[SpeedCell, Line], Method]
-    with_baselines: Callable[[str, Iterable[Line]], list[Line]]
-    say: Callable[[str], object]
-
-    def measure(self, cell: SpeedCell, lines: Sequence[Line]) -> list[SpeedRecord]:
-        """Time a group; where memory does not suffice for all lines at once, in smaller groups."""
-        wanted = [line for line in lines if not line.is_baseline] or [Line(FULL)]
-        groups = self._split(cell, wanted)
-        return [dataclasses.replace(r, turn=turn) for turn, those in enumerate(groups, start=1) for r in those]
-
-    def _split(self, cell: SpeedCell, wanted: Sequence[Line]) -> list[list[SpeedRecord]]:
-        lines = self.with_baselines(cell.model, wanted)
-        try:
-            return [self.time_in_turn(cell, lines)]
-        except torch.OutOfMemoryError:
-            pass  # continued below, where the exception no longer keeps the runs alive
-        free(self.device)
-        where = f"{cell.model} {cell.config}: not enough memory to set up {len(lines)} lines together"
-        if len(wanted) > 1:
-            self.say(f"{where}; they are timed in two smaller groups, each with its own baselines")
-            half = len(wanted) // 2
-            return [*self._split(cell, wanted[:half]), *self._split(cell, wanted[half:])]
-        self.say(f"{where}; they are timed one after the other, so that other load on the machine shows in the ratios")
-        alone = [record for line in lines for record in self.time_in_turn(cell, [line])]
-        return [[dataclasses.replace(record, in_turn=False) for record in alone]]
 
     def time_in_turn(self, cell: SpeedCell, lines: Sequence[Line]) -> list[SpeedRecord]:
         """Set the lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
@@ -187,30 +155,24 @@ class Stopwatch:
         """
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
         background = [line for line in lines if transfers_rows(line, self.device)]
-        timed = self._set_up_all(cell, [line for line in lines if line not in background])
-        for _ in range(repeat):
-            for one in timed.values():
-                one.time_epoch()
-        for line in background:
-            timed |= self._set_up_all(cell, [line])
+        try:
+            timed = {line: self._set_up(cell, line) for line in lines if line not in background}
             for _ in range(repeat):
-                timed[line].time_epoch()
+                for one in timed.values():
+                    one.time_epoch()
+            for line in background:
+                timed[line] = self._set_up(cell, line)
+                for _ in range(repeat):
+                    timed[line].time_epoch()
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"expected memory for the {len(lines)} lines of {cell.model} {cell.config} together (got too little): "
+                "time fewer --methods or --tiers at once, or a smaller --scale"
+            ) from error
         records = [self._record(cell, line, timed[line]) for line in lines]
         timed.clear()
         free(self.device)
         return records
-
-    def _set_up_all(self, cell: SpeedCell, lines: Iterable[Line]) -> dict[Line, Timed]:
-        """The lines, warmed up; refused where the next line may not fit into the memory of the device or the host."""
-        timed: dict[Line, Timed] = {}
-        largest = dict.fromkeys((self.device, torch.device("cpu")), 0)
-        for line in lines:
-            before = {device: free_memory(device) for device in largest}
-            if any(before[device] < RESERVE * size for device, size in largest.items()):
-                raise torch.OutOfMemoryError
-            timed[line] = self._set_up(cell, line)
-            largest = {device: max(size, before[device] - free_memory(device)) for device, size in largest.items()}
-        return timed
 
     def _set_up(self, cell: SpeedCell, line: Line) -> Timed:
         if line.method == PYG:
@@ -242,9 +204,9 @@ class SpeedRow:
 
 def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:
     """One row for each line, in their order."""
-    groups: dict[tuple[str, str, str, int], dict[Line, SpeedRecord]] = {}
+    groups: dict[tuple[str, str, str], dict[Line, SpeedRecord]] = {}
     for r in records:
-        groups.setdefault((r.model, r.config, r.lines, r.turn), {})[r.line] = r
+        groups.setdefault((r.model, r.config, r.lines), {})[r.line] = r
     return [_row(r, group) for group in groups.values() for r in group.values()]
 
 

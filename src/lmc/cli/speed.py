@@ -52,8 +52,7 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
         str | None, typer.Option(help="Those of --methods that are timed on every tier.", show_default="lmc")
     ] = None
     tier_configs: Annotated[
-        str | None,
-        typer.Option(help="parts/clusters of these.", show_default="80/10, or the first of --configs"),
+        str | None, typer.Option(help="parts/clusters of these.", show_default="80/10, or the first of --configs")
     ] = None
     redraw: Annotated[bool, typer.Option(help="Also time them with clusters redrawn every epoch.")] = False
     precision: Annotated[str, typer.Option(help="float32 or bfloat16: precision of rows.")] = "float32"
@@ -66,7 +65,6 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
 
     @cached_property
     def course(self) -> Course:
-        """What is timed."""
         models = parse_words(self.models, "--models", MODELS)
         configs = parse_configs(self.configs or ("80/40,80/10,80/1" if self.on.type == "cuda" else "80/40,80/10"))
         labels = {model: labels_for(model, methods_in(configs[0], self.methods)) for model in models}
@@ -100,7 +98,6 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
         return list(groups)
 
     def method_of(self, cell: SpeedCell, line: Line) -> Method:
-        """The method of a line."""
         return parse_method(line.method, **division(cell.config), redraw=line.redraw or None)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -109,9 +106,8 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
         return [*GraphStudy.facts(self), loaded, ("models", models), ("time", epochs_text(self.setup))]
 
     def measure(self, cell: SpeedCell) -> list[SpeedRecord]:
-        course = self.course
-        watch = Stopwatch(self.graph, self.setup, self.on, self.method_of, course.with_baselines, self.out.print)
-        return watch.measure(cell, course.groups()[cell])
+        watch = Stopwatch(self.graph, self.setup, self.on, self.method_of)
+        return watch.time_in_turn(cell, self.course.groups()[cell])
 
     def describe(self, record: SpeedRecord) -> str:
         return f"{record.model} {record.config}, {record.line}: {milliseconds(record.ms)} ms"
@@ -145,11 +141,9 @@ def labels_for(model: str, methods: dict[str, Method]) -> list[str]:
 
 
 def times_table(rows: Sequence[SpeedRow]) -> TextTable:
-    """Times and ratios."""
     headers = ["model", "method", "parts/clusters", "histories", "batches", "steps", "ms / epoch", "time / pyg-full"]
     headers += ["time / full", "non-zeros", "time / work", "time / lmc", "of device speed", "step MB", "resident MB"]
-    headers += ["halo/core", "partition s", "bind s", "smaller group", "timed"]
-    smaller = any(row.record.turn > 1 for row in rows)
+    headers += ["halo/core", "partition s", "bind s"]
     cells = []
     for row in rows:
         r = row.record
@@ -157,6 +151,5 @@ def times_table(rows: Sequence[SpeedRow]) -> TextTable:
         line = [r.model, r.method, r.config, *kind, str(r.steps), milliseconds(r.ms)]
         line += [ratio(row.vs_pyg), ratio(row.vs_full), share(r.nnz_share), ratio(row.vs_work), ratio(row.vs_rival)]
         line += [share(row.of_device), number(r.step_mb, 1), number(r.resident_mb, 1), number(r.halo_ratio, 2)]
-        line += [number(r.partition_s, 2), number(r.bind_s, 2)]
-        cells.append([*line, str(r.turn) if smaller else "-", "-" if r.in_turn else "one by one"])
+        cells.append([*line, number(r.partition_s, 2), number(r.bind_s, 2)])
     return TextTable(headers, cells, TIMES, named=2).without_empty()
