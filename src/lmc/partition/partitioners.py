@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph, with_transpose
-from lmc.graph.csr import entry_chunks
+from lmc.graph.csr import entry_chunks, entry_ranges
 
 GROW_ROUNDS = 8
 REFINE_ROUNDS = 12
@@ -164,85 +164,59 @@ def random_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
 
 def propagated_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     """Parts at most about 1.2 times the mean size; the same seed gives the same parts."""
-    n = graph.num_nodes
-    rng = np.random.default_rng(seed)
-    pattern = with_transpose(graph.adj.to("cpu"))
-    ones = np.ones(pattern.nnz, dtype=np.float32)
-    adj = sp.csr_array((ones, pattern.indices.numpy(), pattern.indptr.numpy()), shape=pattern.shape)
-    clusters = np.arange(n)
+    n, adj, generator = graph.num_nodes, with_transpose(graph.adj.to("cpu")), torch.Generator().manual_seed(seed)
+    clusters = torch.arange(n)
     bound = max(1, n // (CLUSTERS_PER_PART * num_parts))
-    if bound > 1:
-        for _ in range(GROW_ROUNDS):
-            clusters = _vote(adj, clusters, n, low=0, high=bound, rng=rng)
-        clusters = np.unique(clusters, return_inverse=True)[1]
-    parts = _parts_of_clusters(adj, clusters, num_parts)[clusters]
+    for _ in range(GROW_ROUNDS if bound > 1 else 0):
+        vote(adj, clusters, n, low=0, high=bound, generator=generator)
+    parts = _cut_in_order(adj, clusters.unique(return_inverse=True)[1], num_parts)
     low, high = int(n / num_parts / MAX_BALANCE), int(np.ceil(MAX_BALANCE * n / num_parts))
     for _ in range(REFINE_ROUNDS):
-        parts = _vote(adj, parts, num_parts, low=max(1, low), high=high, rng=rng)
-    return torch.from_numpy(parts.astype(np.int64))
-
-
-def _vote(
-    adj: sp.csr_array, labels: np.ndarray, count: int, *, low: int, high: int, rng: np.random.Generator
-) -> np.ndarray:
-    """One round: half of the nodes move to the label with most of their neighbours, where sizes allow."""
-    best, gain = _majority(adj, labels, count, rng)
-    # neighbours that swap labels at once would do so forever, so a random half of the nodes stays
-    movers = np.flatnonzero((gain > 0) & (rng.random(labels.size) < 0.5))
-    movers = movers[np.argsort(-gain[movers], kind="stable")]
-    size = np.bincount(labels, minlength=count)
-    movers = movers[_rank(best[movers]) < (high - size)[best[movers]]]
-    movers = movers[_rank(labels[movers]) < (size - low)[labels[movers]]]
-    moved = labels.copy()
-    moved[movers] = best[movers]
-    return moved
-
-
-def _majority(
-    adj: sp.csr_array, labels: np.ndarray, count: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """For every node the most frequent label of its neighbours, and how many more neighbours have it than its own."""
-    n = labels.size
-    own = sp.csr_array((np.ones(n, np.float32), labels.astype(np.int32), np.arange(n + 1)), shape=(n, count))
-    votes = adj @ own  # [n, count], as sparse as the adjacency
-    degree = np.diff(votes.indptr)
-    row = np.repeat(np.arange(n), degree)
-    own_votes = np.zeros(n, np.float32)
-    is_own = votes.indices == labels[row]
-    own_votes[row[is_own]] = votes.data[is_own]
-    score = votes.data + 0.5 * rng.random(votes.nnz, dtype=np.float32)  # breaks ties at random
-    top = np.zeros(n, np.float32)
-    some = degree > 0
-    top[some] = np.maximum.reduceat(score, votes.indptr[:-1][some])
-    winner = score == top[row]
-    best = labels.copy()
-    best[row[winner]] = votes.indices[winner]
-    return best, np.where(best == labels, 0.0, np.floor(top) - own_votes)
-
-
-def ranks_in_groups(groups: Tensor) -> Tensor:
-    """For every element, how many earlier elements are in its group."""
-    return torch.from_numpy(_rank(groups.numpy()))
-
-
-def _rank(groups: np.ndarray) -> np.ndarray:
-    """The same of numpy arrays."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    rank = np.empty(groups.size, dtype=np.int64)
-    rank[order] = np.arange(groups.size) - first
-    return rank
-
-
-def _parts_of_clusters(adj: sp.csr_array, clusters: np.ndarray, num_parts: int) -> np.ndarray:
-    """The part of every cluster: clusters in an order that keeps neighbours close, cut into ranges of equal size."""
-    n, count = clusters.size, int(clusters.max()) + 1
-    member = sp.csr_array((np.ones(n, np.float32), clusters, np.arange(n + 1)), shape=(n, count))
-    between = sp.csr_array(member.T @ adj @ member)
-    order = reverse_cuthill_mckee(between, symmetric_mode=True)
-    size = np.bincount(clusters, minlength=count)[order]
-    middle = 2 * np.cumsum(size) - size  # twice the middle of each cluster's range
-    parts = np.empty(count, dtype=np.int64)
-    parts[order] = middle * num_parts // (2 * n)
+        vote(adj, parts, num_parts, low=max(1, low), high=high, generator=generator)
     return parts
+
+
+def vote(adj: CSR, labels: Tensor, count: int, *, low: int, high: int, generator: torch.Generator) -> None:
+    """One round in place, by chunks of edges: half of the nodes move to the label of most of their neighbours, where
+    sizes allow."""
+    size = torch.bincount(labels, minlength=count)
+    for rows, entries in entry_ranges(adj):
+        own = labels[rows].clone()
+        degree = adj.indptr[rows.start : rows.stop + 1].diff().long()
+        row = torch.arange(own.numel()).repeat_interleave(degree)
+        pairs, votes = (row * count + labels[adj.indices[entries].long()]).unique(return_counts=True)
+        row, label = pairs // count, pairs % count
+        # ties are broken at random; two nodes that swap labels at once would do so forever, so half of the nodes stay
+        score = votes + 0.5 * torch.rand(votes.numel(), generator=generator, dtype=torch.float64)
+        top = torch.zeros(own.numel(), dtype=torch.float64).scatter_reduce_(0, row, score, "amax")
+        winner, mine = score == top[row], label == own[row]
+        best = own.index_copy(0, row[winner], label[winner])
+        gain = top.floor() - torch.zeros_like(top).index_copy_(0, row[mine], votes[mine].double())
+        stays = (best == own) | (torch.rand(own.numel(), generator=generator) < 0.5)
+        movers = gain.where(~stays, -1.0).sort(descending=True, stable=True).indices[: int((~stays).sum())]
+        movers = movers[_ranks(best[movers]) < (high - size)[best[movers]]]
+        movers = movers[_ranks(own[movers]) < (size - low)[own[movers]]]
+        labels[rows] = own.index_copy(0, movers, best[movers])
+        size.index_add_(0, best[movers], torch.ones_like(movers))
+        size.index_add_(0, own[movers], -torch.ones_like(movers))
+
+
+def _ranks(groups: Tensor) -> Tensor:
+    """For every element, how many earlier elements are in its group."""
+    ordered, order = groups.sort(stable=True)
+    return torch.empty_like(order).index_copy_(
+        0, order, torch.arange(order.numel()) - torch.searchsorted(ordered, ordered)
+    )
+
+
+def _cut_in_order(adj: CSR, clusters: Tensor, num_parts: int) -> Tensor:
+    """The part of every node: clusters in an order that keeps neighbours close, cut into ranges of equal size."""
+    n, size = clusters.numel(), torch.bincount(clusters).numpy()
+    ones, columns = np.ones(adj.nnz, dtype=np.float32), adj.indices.numpy()
+    edges = sp.csr_array((ones, columns, adj.indptr.numpy()), shape=adj.shape)
+    member = sp.csr_array((np.ones(n, np.float32), clusters.numpy(), np.arange(n + 1)), shape=(n, size.size))
+    order = reverse_cuthill_mckee(sp.csr_array(member.T @ edges @ member), symmetric_mode=True)
+    middle = 2 * np.cumsum(size[order]) - size[order]  # twice the middle of each cluster's range
+    parts = np.empty(size.size, dtype=np.int64)
+    parts[order] = middle * num_parts // (2 * n)
+    return torch.from_numpy(parts)[clusters]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from lmc.graph import CSR, Graph
-from lmc.graph.csr import entry_chunks, entry_ranges, from_rows, with_transpose
+from lmc.graph.csr import entry_chunks, from_rows, with_transpose
 from lmc.graph.submatrices import induced
-from lmc.partition.partitioners import bare, fill_empty, metis, ranks_in_groups
+from lmc.partition.partitioners import bare, fill_empty, metis, vote
 
 PIECE_ENTRIES = 2**27
 """Entries of a piece, by default: METIS needs about 50 bytes for each."""
@@ -46,13 +46,13 @@ def coarse_pieces(graph: Graph, num_pieces: int, seed: int = 0) -> Tensor:
     clusters = torch.arange(n)
     bound = max(1, n // (CLUSTERS_PER_PIECE * num_pieces))
     for _ in range(GROW_ROUNDS if bound > 1 else 0):
-        _vote(adj, clusters, n, low=0, high=bound, generator=generator)
+        vote(adj, clusters, n, low=0, high=bound, generator=generator)
     clusters = clusters.unique(return_inverse=True)[1]
     size = torch.bincount(clusters)
     labels = metis(_between(adj, clusters, size.numel()), num_pieces, seed, size.tolist())[clusters]
     low, high = int(n / num_pieces / MAX_BALANCE), int(np.ceil(MAX_BALANCE * n / num_pieces))
     for _ in range(REFINE_ROUNDS):
-        _vote(adj, labels, num_pieces, low=max(1, low), high=high, generator=generator)
+        vote(adj, labels, num_pieces, low=max(1, low), high=high, generator=generator)
     return fill_empty(labels, num_pieces)
 
 
@@ -71,30 +71,6 @@ def parts_in_pieces(graph: Graph, pieces: Tensor, num_parts: int, seed: int = 0)
         local[nodes] = -1
         owners += [piece] * num
     return parts, torch.tensor(owners)
-
-
-def _vote(adj: CSR, labels: Tensor, count: int, *, low: int, high: int, generator: torch.Generator) -> None:
-    """One round in place: half of the nodes move to the label of most of their neighbours, where sizes allow."""
-    size = torch.bincount(labels, minlength=count)
-    for rows, entries in entry_ranges(adj):
-        own = labels[rows].clone()
-        degree = adj.indptr[rows.start : rows.stop + 1].diff().long()
-        row = torch.arange(own.numel()).repeat_interleave(degree)
-        pairs, votes = (row * count + labels[adj.indices[entries].long()]).unique(return_counts=True)
-        row, label = pairs // count, pairs % count
-        # ties are broken at random; two nodes that swap labels at once would do so forever, so half of the nodes stay
-        score = votes + 0.5 * torch.rand(votes.numel(), generator=generator, dtype=torch.float64)
-        top = torch.zeros(own.numel(), dtype=torch.float64).scatter_reduce_(0, row, score, "amax")
-        winner, mine = score == top[row], label == own[row]
-        best = own.index_copy(0, row[winner], label[winner])
-        gain = top.floor() - torch.zeros_like(top).index_copy_(0, row[mine], votes[mine].double())
-        stays = (best == own) | (torch.rand(own.numel(), generator=generator) < 0.5)
-        movers = gain.where(~stays, -1.0).sort(descending=True, stable=True).indices[: int((~stays).sum())]
-        movers = movers[ranks_in_groups(best[movers]) < (high - size)[best[movers]]]
-        movers = movers[ranks_in_groups(own[movers]) < (size - low)[own[movers]]]
-        labels[rows] = own.index_copy(0, movers, best[movers])
-        size.index_add_(0, best[movers], torch.ones_like(movers))
-        size.index_add_(0, own[movers], -torch.ones_like(movers))
 
 
 def _between(adj: CSR, clusters: Tensor, count: int) -> CSR:
