@@ -195,7 +195,6 @@ _PLAIN = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 
 def _words(kind: Any) -> str:
-    """A type in words."""
     if get_origin(kind) is Literal:
         return " or ".join(f'"{value}"' for value in get_args(kind))
     if get_origin(kind) in (Sequence, tuple, list):

@@ -40,7 +40,6 @@ class Option:
         return " or ".join(words for words, _ in _readers(self.hint))
 
     def read(self, value: str, text: str) -> Any:
-        """The value of this option in the spec ``text``."""
         for _, reader in _readers(self.hint):
             try:
                 return reader(value)

@@ -58,7 +58,6 @@ def with_memory(known: About, run: Run, alone: bool = False) -> About:
 
 
 def write_about(folder: Path, known: About) -> None:
-    """Write what is known into the run folder."""
     with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_lines(folder / ABOUT, [known])

@@ -121,7 +121,6 @@ class Timed:
         return self
 
     def time_epoch(self) -> None:
-        """Time one epoch."""
         self.times.append(elapsed_ms(self.epoch, self.device))
 
     @property

@@ -115,9 +115,7 @@ def shard(options: o.Shard) -> None:
 
 
 @app.command()
-def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder that is searched.")] = Path("runs"),
-) -> None:
+def runs(folder: Annotated[Path, typer.Argument(help="The folder that is searched.")] = Path("runs")) -> None:
     """List the run folders with their settings and scores, the newest first."""
     from lmc.cli.runs import list_runs
 
@@ -130,7 +128,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: report.html in the folder.")] = None,
 ) -> None:
     """Write one page of HTML with the curves, tables and settings of a run or a comparison; it needs no network."""
-    from lmc.cli.report import report_command
+    from lmc.cli.runs import report_command
 
     report_command(folder, out or folder / "report.html")
 

@@ -197,12 +197,10 @@ def ratio(value: float | None) -> str:
 
 
 def error_figure(value: float | None) -> str:
-    """A relative error."""
     return "-" if value is None else f"{value:.4f}" if value >= 1e-3 else f"{value:.1e}"
 
 
 def seconds(value: float) -> str:
-    """A duration."""
     return f"{value:.2f} s" if value < 100 else f"{value / 60:.1f} min"
 
 
@@ -212,7 +210,6 @@ def milliseconds(value: float | None) -> str:
 
 
 def megabytes(count: float | None) -> str:
-    """Bytes as megabytes."""
     return number(count, 1, 1e6)
 
 
@@ -225,7 +222,6 @@ def size(count: int) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """A device in words."""
     import torch
 
     if device.type == "cuda":
@@ -234,5 +230,4 @@ def device_name(device: torch.device) -> str:
 
 
 def file_name(label: str) -> str:
-    """A label as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9._=@-]+", "_", label).strip("._") or "run"

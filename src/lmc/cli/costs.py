@@ -59,8 +59,6 @@ class CostStudy(Study[C, R]):
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStudy(CostStudy[C, R]):
-    """A study that times epochs."""
-
     repeat: Repeat = None
     warmup: Warmup = None
 

@@ -22,7 +22,6 @@ from lmc.stores import Placement
 
 
 def list_datasets(data_dir: Path | None) -> None:
-    """Print one line per data set."""
     sizes = [Column(name, justify="right") for name in ("nodes", "edges", "features", "classes")]
     table = Table("name", "kind", *sizes, "preprocessing", Column("found", overflow="fold"))
     for info in describe(data_dir):
@@ -34,7 +33,6 @@ def list_datasets(data_dir: Path | None) -> None:
 
 
 def list_methods(name: str | None) -> None:
-    """Print one row per method, or the options of one."""
     if name is not None:
         _show(named(name, METHODS, "method"), method_options(name), f"--method {name}")
         return
@@ -56,7 +54,6 @@ def list_methods(name: str | None) -> None:
 
 
 def list_models(name: str | None) -> None:
-    """Print one line per model, or the options of one."""
     if name is not None:
         _show(named(name, MODELS, "model"), model_options(name), f"--model {name}")
         return

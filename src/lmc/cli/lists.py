@@ -37,7 +37,6 @@ def parse_numbers(text: str, flag: str) -> list[float]:
 
 
 def positive(text: str, flag: str) -> float:
-    """A positive number."""
     try:
         value = float(text)
     except ValueError:

@@ -55,7 +55,6 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
         return cells
 
     def method_of(self, cell: MemoryCell) -> Method:
-        """The method of a line."""
         return parse_method(cell.method, **({} if cell.config == WHOLE else division(cell.config)))
 
     def measure(self, cell: MemoryCell) -> list[MemoryRecord]:

@@ -161,14 +161,12 @@ class Training(Source):
         return graph if self.inductive is None else replace(graph, inductive=self.inductive)
 
     def settings(self) -> "Settings":
-        """The settings of the training loop."""
         from lmc.train import Settings
 
         shared = {f.name for f in fields(Settings)} & {f.name for f in fields(self)}
         return Settings(**{name: getattr(self, name) for name in shared})
 
     def row_loss(self) -> "RowLoss | None":
-        """The loss that is named."""
         from lmc.cli.spec import parse_loss
 
         return None if self.loss is None else parse_loss(self.loss)
@@ -192,8 +190,6 @@ class Training(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Training):
-    """What ``lmc train`` has."""
-
     preset: Annotated[
         str | None,
         _method(
@@ -260,8 +256,6 @@ class Train(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Training):
-    """What ``lmc compare`` has."""
-
     methods: Annotated[
         str,
         _method(
@@ -281,8 +275,6 @@ class Compare(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Source):
-    """What ``lmc predict`` has."""
-
     run_dir: Annotated[Path, typer.Argument(help="A run folder of `lmc train`, or of lmc.fit with a native model.")]
     out: Annotated[Path, typer.Option(help="The file to write: predictions.npz or predictions.csv.")]
     output: Annotated[
@@ -298,8 +290,6 @@ class Predict(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Source):
-    """What ``lmc shard`` has."""
-
     ranks: Annotated[int, typer.Option(help="Processes of the distributed run.")]
     out: Annotated[Path, typer.Option(help="The folder to write: rank-0, rank-1, ... and manifest.json.")]
     parts: Annotated[

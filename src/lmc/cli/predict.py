@@ -23,7 +23,6 @@ COLUMNS = {"logits": "logit", "probabilities": "probability", "classes": "label"
 
 
 def predict_command(options: Predict) -> None:
-    """Compute and write predictions, and print what was written."""
     out, write, device = console(), _writer(options.out), check_device(options.device)
     memory = None if options.memory is None else parse_memory(options.memory)
     model, config, record = load_run(options.run_dir)

@@ -1,4 +1,4 @@
-"""``lmc runs``: the run folders of a folder."""
+"""``lmc runs`` and ``lmc report``: what run folders hold."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from lmc.cli.console import console, seconds
 from lmc.errors import ConfigError, LmcError
+from lmc.files import replace, writable
+from lmc.report.page import report_page
 from lmc.results import RunRecord, read_run
 from lmc.train.run_folder import RUN_FILES
 
@@ -43,7 +45,6 @@ def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _line(name: str, written: float, record: RunRecord) -> tuple[str, ...]:
-    """The cells of one run."""
     config = record.config
     done = record.epochs[-1].epoch if record.epochs else 0
     scored = record.best is not None and record.best_val is not None
@@ -75,3 +76,11 @@ def _model(model: Any) -> str:
     given = model.get("arguments") or {}
     sizes = [f"{key}={given[name]}" for key, name in (("layers", "num_layers"), ("hidden", "hidden")) if name in given]
     return ":".join([str(model["name"]).lower() if given else str(model["name"]), *sizes])
+
+
+def report_command(folder: Path, out: Path) -> None:
+    page = report_page(folder)
+    with writable(out.parent, "choose another path"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        replace(out, page.encode(errors="replace"))
+    console().print(f"report   {out.resolve()}", soft_wrap=True, markup=False)

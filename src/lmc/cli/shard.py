@@ -12,7 +12,6 @@ from lmc.partition import coarse_pieces, group_parts, partition, parts_in_pieces
 
 
 def shard_command(options: Shard) -> None:
-    """Divide the graph, write the folders, and print what every rank holds."""
     out, ranks, seed = console(), options.ranks, options.seed
     if ranks < 1:
         raise ConfigError(f"expected --ranks of at least 1 (got {ranks})")

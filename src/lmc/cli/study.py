@@ -120,7 +120,6 @@ class Study(ABC, Generic[C, R]):
         """The tables of all lines; none where the lines do not suffice for one."""
 
     def figure(self, records: Sequence[R]) -> "Figure | None":
-        """The figure of all lines."""
         return None
 
     def missing(self) -> str:
@@ -133,7 +132,6 @@ class Study(ABC, Generic[C, R]):
 
     @cached_property
     def on(self) -> torch.device:
-        """The device that is measured."""
         return check_device(self.device)
 
     @property
@@ -144,7 +142,6 @@ class Study(ABC, Generic[C, R]):
 
     @cached_property
     def folder(self) -> Path:
-        """Where the study is kept."""
         return self.run_dir or Path("runs/bench") / file_name(f"{self.name}-{self.subject()}")
 
     @cached_property
@@ -202,7 +199,6 @@ class Study(ABC, Generic[C, R]):
         return self.folder / f"{shared or self.name}.{kind}"
 
     def lines(self) -> list[R]:
-        """All lines of the folder."""
         return read_records(self.file("jsonl"), self.record)
 
 
@@ -261,8 +257,6 @@ def _show(study: Study[C, R]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStudy(Study[C, R]):
-    """A study on one graph."""
-
     dataset: Dataset = "arxiv-like"
     data_dir: DataDir = None
     scale: Annotated[
@@ -285,7 +279,6 @@ class GraphStudy(Study[C, R]):
 
     @property
     def graph(self) -> Graph:
-        """The graph."""
         return self.loaded[0]
 
     def settings(self) -> dict[str, Any]:

@@ -49,7 +49,6 @@ _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def train_command(options: Train) -> None:
-    """Train under a progress bar and print the result."""
     out, settings, placement, shared = console(), options.settings(), options.placement(), options.shared()
     distributed, loss = options.distributed(), options.row_loss()
     _check_options(options, shared)
@@ -228,7 +227,6 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _tiers(tiers: Mapping[str, str]) -> str:
-    """Which tables are on which tier."""
     names: dict[str, list[str]] = {}
     for name, tier in tiers.items():
         names.setdefault(tier, []).append(name)

@@ -97,9 +97,7 @@ _PPI_FILES = tuple(
     f"{split}_{part}" for split in ("train", "valid", "test") for part in ("graph.json", "feats.npy", "labels.npy")
 )
 _PPI_ZIP = Source(
-    "ppi.zip",
-    "https://data.dgl.ai/dataset/ppi.zip",
-    "1f5b2b09ac0f897fa6aa1338c64ab75a5473674cbba89380120bede8cddb2a6a",
+    "ppi.zip", "https://data.dgl.ai/dataset/ppi.zip", "1f5b2b09ac0f897fa6aa1338c64ab75a5473674cbba89380120bede8cddb2a6a"
 )
 _SNAP_FILES = ("com-amazon.ungraph.txt.gz", "com-amazon.all.dedup.cmty.txt.gz")
 _SNAP = tuple(Source(file, f"https://snap.stanford.edu/data/bigdata/communities/{file}") for file in _SNAP_FILES)

@@ -101,7 +101,6 @@ def _is_name(source: Any) -> bool:
 
 
 def _refuse_options(source: str | Graph, **options: Any) -> None:
-    """Refuse options that have no meaning for this source."""
     for option, value in options.items():
         if value is not None:
             raise DataError(

@@ -15,9 +15,4 @@ from lmc.engine.distributed import Distributed
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run, StepStats
 
-__all__ = [
-    "Problem",
-    "Run",
-    "StepStats",
-    "bind",
-]
+__all__ = ["Problem", "Run", "StepStats", "bind"]

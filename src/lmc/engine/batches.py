@@ -52,13 +52,11 @@ class Batches:
 
     @property
     def num_batches(self) -> int:
-        """Batches in an epoch."""
         if isinstance(self.method, SamplingMethod):
             return self.method.num_batches(self.problem.graph)
         return self.clusters.num_batches if self._turns is None else self._turns.steps
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The batches of an epoch, from the ``start``-th on."""
         if isinstance(self.method, SamplingMethod):
             yield from self.method.draw(self, epoch, start)
             return
@@ -117,7 +115,6 @@ class Batches:
     def assemble(
         self, core: Tensor, layout: Layout, weight: float, slot: int, importance: Tensor | None = None
     ) -> Batch:
-        """A batch of these core rows and what a method laid out around them."""
         problem, graph, halo = self.problem, self.problem.graph, layout.halo
         ext = torch.cat([core, halo]) if halo.numel() else core
         # dense rows are gathered when needed; a sparse slice is small, and its transpose is worth keeping with it

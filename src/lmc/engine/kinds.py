@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def kind_of(model: Model) -> Layered:
-    """The kind of this model."""
     from lmc.engine.layered import Layered
     from lmc.engine.own_forward import OwnForward
     from lmc.engine.recurrent import RecurrentKind

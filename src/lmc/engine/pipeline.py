@@ -50,7 +50,6 @@ class Pipeline:
         self._prefetched: Batch | None = None
 
     def epoch(self, epoch: int, start: int, batches: Batches) -> Iterator[Batch]:
-        """The batches of an epoch, from the ``start``-th on."""
         ready, self._next_epoch, self._epoch = self._next_epoch, None, epoch
         begun = ready is not None and ready[0] == epoch and start == 0
         self._source = ready[1] if ready and begun else self._draw(batches, epoch, start)

@@ -125,7 +125,6 @@ class Problem:
 
     @property
     def num_nodes(self) -> int:
-        """The nodes of the whole graph."""
         return self.graph.num_nodes if self.exchange is None else self.exchange.shard.num_nodes
 
     @property
@@ -134,12 +133,10 @@ class Problem:
         return self.graph.splits if self.exchange is None else self.exchange.shard.splits
 
     def of_layer(self, l: int) -> Problem:
-        """The same with the matrix of layer l as P."""
         matrix = self.matrices[self.matrix_index[l - 1]]
         return self if self.blocks is matrix else replace(self, blocks=matrix)
 
     def renormalise(self, block: CSR) -> CSR:
-        """P on the subgraph that ``block``, cut out of P, is the pattern of, as if there were nothing else."""
         l, adj = self.matrix_index.index(self.matrices.index(self.blocks)) + 1, self.graph.adj
         if adj.symmetric and block.edge_data is None:
             return self.model.renormalise(block, l)
@@ -152,7 +149,6 @@ class Problem:
 
     @property
     def transposed(self) -> Extractor:
-        """Cuts blocks out of P^T."""
         return self.blocks.transposed
 
     def halo(self, core: Tensor) -> Tensor:
@@ -165,12 +161,10 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of rows, tables and P."""
         return self.P.dtype
 
     @property
     def accumulate_dtype(self) -> torch.dtype:
-        """The type of the parameters, of losses, and of what is added up over steps."""
         return next(self.model.parameters()).dtype
 
     def completeness(self, P: CSR, halo: Tensor) -> Tensor:
@@ -188,7 +182,6 @@ class Problem:
         return (deg_local.to(self.accumulate_dtype) / deg_global).unsqueeze(1)
 
     def inputs(self, rows: slice | Tensor) -> Tensor | CSR:
-        """What the encoder reads for these rows."""
         if isinstance(self.X, CSR):
             there = rows if isinstance(rows, slice) else rows.to(self.X.device)
             return self.X.select_rows(there).to(self.device)
@@ -209,7 +202,6 @@ class Problem:
         return h0 if isinstance(h0, CSR) else h0.to(self.dtype)
 
     def aggregate(self, read: Callable[[Rows], Tensor | CSR], width: int) -> Table:
-        """P t as a table, chunk by chunk; ``read`` gives rows of t."""
         table = self.table(width)
         for rows in chunks_of(self):
             chunk = cut(self, rows, 1)

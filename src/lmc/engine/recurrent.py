@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lmc.engine import tally
 from lmc.engine.exact import Chunks, MakeTable, chunks_of, row_numbers
 from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem, losses_of
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from lmc.engine.run import Run
 
 MAX_SWEEPS = 300
+TALLY = "solves"
+_COUNTS = ("batches", "forward_steps", "backward_steps", "unconverged", "worst_residual")
 
 
 def rules_of(method: Method) -> RecurrentRules:
@@ -62,7 +63,8 @@ class RecurrentKind(Layered):
         return rules_of(method).recurrent_tables(problem)
 
     def numbers(self) -> dict[str, Tensor]:
-        return tally.new_tally()
+        # on the host, since a GPU would have to be waited for
+        return {TALLY: torch.zeros(len(_COUNTS), dtype=torch.float64)}
 
     def rows_read(self, method: Method, batch: Batch) -> tuple[Rows, ...]:
         return (*super().rows_read(method, batch), solved_rows(batch))  # the solver starts from the tables
@@ -73,7 +75,7 @@ class RecurrentKind(Layered):
         step = run.method_step(batch, keep and updates, dropout and (rules.q is None or not updates))
         found = rules.solve(step)
         if keep:
-            tally.count(run.numbers, found.solves)
+            _count(run.numbers, found.solves)
         if step.keep:
             rules.remember(step, found)
         return found.grads, found.loss
@@ -122,6 +124,29 @@ class RecurrentKind(Layered):
         with evaluating(model):
             _sweep(problem, chunks, V, solve, problem.transposed)
             yield 1, V
+
+
+def _count(numbers: dict[str, Tensor], solves: tuple[Solution, Solution] | None) -> None:
+    """Add the solves of one step."""
+    if solves is None:
+        return
+    steps, failures = [s.steps for s in solves], sum(not s.converged for s in solves)
+    tally = numbers[TALLY]
+    tally[:4] += tally.new_tensor([1, *steps, failures])
+    tally[4:].clamp_(min=max(s.residual for s in solves))
+
+
+def take_solves(numbers: dict[str, Tensor]) -> dict[str, float] | None:
+    """Mean steps of the solves, how many did not converge, and the worst residual, since the last call; None where
+    nothing was solved."""
+    if TALLY not in numbers:
+        return None
+    counts = dict(zip(_COUNTS, numbers[TALLY].tolist(), strict=True))
+    batches = counts.pop("batches")
+    if batches == 0:
+        return None
+    numbers[TALLY].zero_()
+    return {name: value / batches if name.endswith("steps") else value for name, value in counts.items()}
 
 
 def _updates_histories(run: Run, batch: Batch, q: float | None) -> bool:

@@ -12,12 +12,4 @@ from lmc.graph.product import Aggregation, Around, Precomputed, WithStoredHalo, 
 from lmc.graph.shard import Shard
 from lmc.graph.submatrices import Extractor
 
-__all__ = [
-    "CSR",
-    "NORMALISATIONS",
-    "SPLITS",
-    "Aggregation",
-    "Batch",
-    "Graph",
-    "normalise",
-]
+__all__ = ["CSR", "NORMALISATIONS", "SPLITS", "Aggregation", "Batch", "Graph", "normalise"]

@@ -273,7 +273,6 @@ def _without_targets(
     edges: Callable[[int], CSR], x: Array | CSR | None, splits: Mapping[str, Nodes | None],
     num_classes: int | None, name: str, task: str | None,
 ) -> Graph:  # fmt: skip
-    """A graph whose targets are all unknown."""
     given = [split for split, nodes in splits.items() if nodes is not None]
     if given:
         raise GraphError(f"expected targets y for the {given[0]} nodes (got none): pass y, or no splits")

@@ -25,7 +25,6 @@ class MappedFiles:
         self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Zeros in a file of their own."""
         count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)

@@ -109,7 +109,6 @@ class Extractor:
         return mark.index_fill_(0, core, False)
 
     def _listed(self, mark: Tensor) -> Tensor:
-        """The nodes that are marked."""
         return mark.nonzero().squeeze(1)
 
     def block(self, rows: Tensor, cols: Tensor) -> CSR:

@@ -20,13 +20,7 @@ from torch import Tensor
 
 from lmc.graph import CSR, Aggregation, spmm
 from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
-from lmc.methods.recurrent import (
-    LocalSolution,
-    OuterMessages,
-    RecurrentRules,
-    check_q,
-    operator_of,
-)
+from lmc.methods.recurrent import LocalSolution, OuterMessages, RecurrentRules, check_q, operator_of
 
 SUMS_OF = {"H": "M", "V": "U"}
 """The tables of rows, and the tables of their sums."""

@@ -12,15 +12,7 @@ from torch import Tensor
 from lmc.graph import Aggregation, spmm
 from lmc.methods import weight_drift
 from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
-from lmc.methods.recurrent import (
-    LocalSolution,
-    OuterMessages,
-    RecurrentRules,
-    check_q,
-    encoded,
-    operator_of,
-    outside,
-)
+from lmc.methods.recurrent import LocalSolution, OuterMessages, RecurrentRules, check_q, encoded, operator_of, outside
 from lmc.models import recurrent_model
 
 

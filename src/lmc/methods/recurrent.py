@@ -104,8 +104,6 @@ class RecurrentRules:
 
 @dataclass(frozen=True)
 class DefaultRules(RecurrentRules):
-    """The rules of a method that has none of its own."""
-
     q: float | None
 
 
@@ -141,7 +139,6 @@ def solve_batch(rules: RecurrentRules, step: Step, warm: bool = True) -> LocalSo
 
 
 def operator_of(batch: Batch) -> Aggregation:
-    """The one aggregation of the batch."""
     P = batch.operators[0]
     P = P.P if isinstance(P, OtherRanks) else P
     assert isinstance(P, Aggregation)

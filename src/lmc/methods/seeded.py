@@ -139,7 +139,6 @@ class NodeWise(LayeredMethod):
 
 
 def checked_fanouts(fanouts: int | Sequence[int]) -> int | tuple[int, ...]:
-    """One number, or a tuple of them."""
     for fanout in fanouts if isinstance(fanouts, Sequence) else (fanouts,):
         check_whole(fanouts=fanout)
     return tuple(int(fanout) for fanout in fanouts) if isinstance(fanouts, Sequence) else int(fanouts)

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from lmc.errors import ConfigError, check_at_least, check_within
-from lmc.graph import CSR, Aggregation, checked_edges, normalise, renormalise
+from lmc.graph import CSR, Aggregation, Graph, checked_edges, normalise, renormalise
 from lmc.models.activation import Activation, BatchNorm, drop
-from lmc.models.hooks import Hooks
 from lmc.models.passes import Operator, Pass
 from lmc.models.rows import Embedding, Linear, Resettable
 
@@ -54,6 +53,27 @@ class Layer(nn.Module, ABC):
     def drop(self, h: Rows, p: Pass) -> Rows:
         """h^{l-1} with dropout, in training."""
         return drop(h, self.dropout, p, self.training)
+
+
+class Hooks(nn.Module):
+    """What the engine calls around the passes of a model. By default nothing happens."""
+
+    def initialise(self, in_width: int) -> None:
+        """Called with the feature width of a graph before the model is first used on it."""
+
+    def check_on(self, graph: Graph) -> None:
+        """Called once with the graph before training on it; refuses what was not known without the graph."""
+
+    def prepare(self, P: CSR) -> None:
+        """Called once with the whole graph's aggregation matrix, before training on it."""
+
+    def project(self) -> None:
+        """Project the parameters onto the set where the model is well-posed; called after every optimiser step."""
+
+    def well_posed(self, block: CSR) -> CSR:
+        """The matrix to aggregate with instead of ``block``, a sample of P; recurrent models scale it so that their
+        fixed point exists."""
+        return block
 
 
 class Model(Hooks, ABC):

@@ -283,7 +283,6 @@ class Recurrent(Model):
 
 
 def recurrent_model(model: Model) -> Recurrent:
-    """The model, where it is a recurrent one."""
     if not isinstance(model, Recurrent):
         raise ConfigError(
             f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN, or derive yours from "

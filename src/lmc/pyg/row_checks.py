@@ -217,7 +217,6 @@ class ComparedPass(HookedPass):
 
 
 def same_rows(got: Any, want: Any, rows: Tensor) -> bool:
-    """Whether ``got`` are these rows of ``want``."""
     if not isinstance(want, Tensor):
         return got is want or got == want
     want = want[rows]

@@ -100,7 +100,6 @@ def _draw_bar(axes: Axes, panel: Panel, row: int, value: float, least: float, en
 
 
 def _known(values: Sequence[float | None]) -> list[tuple[int, float]]:
-    """The values that there are, with their rows."""
     return [(row, value) for row, value in enumerate(values) if value is not None]
 
 

@@ -30,8 +30,6 @@ _NEEDED = {"graph": str, "epochs": int, "method": dict, "metrics": list}
 
 @dataclass(frozen=True)
 class Entry:
-    """One run of a report."""
-
     label: str
     record: RunRecord
     errors: Sequence[ErrorRecord]

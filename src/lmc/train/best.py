@@ -40,11 +40,9 @@ class Best:
             self._model.load_state_dict(self.parameters)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run continues from."""
         return {name: getattr(self, name) for name in ("epoch", "score", "since", "parameters")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         self.epoch, self.score, self.since = state["epoch"], state["score"], state["since"]
         if state["parameters"] is not None:
             current = self._model.state_dict()

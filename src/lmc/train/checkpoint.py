@@ -170,7 +170,6 @@ class Saved:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state of the run."""
         return _prefixed(self.tensors, "run.") | dict(self.tables)
 
     def agree(self, run: Run) -> None:
@@ -200,7 +199,6 @@ class Saved:
             )
 
     def restore(self, run: Run, optimizer: torch.optim.Optimizer) -> None:
-        """Load everything."""
         run.problem.model.load_state_dict(_prefixed(self.tensors, "model."))
         run.load_state_dict(self.state)
         optimizer.load_state_dict(self.optimizer)
@@ -225,7 +223,6 @@ Reader = Callable[[Path, Run, float], Saved]
 
 
 def _read(path: Path, run: Run, recorded: float) -> Saved:
-    """Read and decode a checkpoint."""
     return decoded(path, *read_rows(path, run), recorded)
 
 

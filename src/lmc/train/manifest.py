@@ -97,7 +97,6 @@ class _Written:
     digests: Mapping[Path, str]
 
     def read(self, path: Path, run: Run) -> _Content:
-        """The content of one of the files."""
         tensors, tables, metadata = checkpoint.read_rows(path, run)
         if metadata["digest"] != self.digests.get(path, metadata["digest"]):
             raise Damaged(f"{path} is not the file of its manifest (its digest is another one)")

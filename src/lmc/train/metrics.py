@@ -30,7 +30,6 @@ ALIASES = {"topk-f1": "top-k-micro-f1"}
 
 
 def default_metric(graph: Graph) -> str:
-    """The metric of a graph where none is named."""
     return graph.metric or DEFAULT[graph.task]
 
 
@@ -250,7 +249,6 @@ class Accuracy:
 
 
 def _named(name: str, graph: Graph) -> Score:
-    """The metric of that name for the task of the graph."""
     name, k = name.strip().lower().replace("_", "-"), graph.num_classes
     name = ALIASES.get(name, name)
     # with one class per node the two are the same number

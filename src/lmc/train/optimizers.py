@@ -140,7 +140,6 @@ def optimizer_options(name: str) -> list[Option]:
 
 
 def scheduler_options(name: str) -> list[Option]:
-    """The options of a scheduler: its fields."""
     kind = named(name, SCHEDULERS, "scheduler")
     return options_of(kind, {f.name: f.default for f in dataclasses.fields(kind)}, kind.__mro__)
 
@@ -242,7 +241,6 @@ class Schedule:
         return isinstance(self.scheduler, ReduceLROnPlateau)
 
     def after_step(self) -> None:
-        """Advance after a step."""
         if self.scheduler is not None and self.per_step:
             self.scheduler.step()
 
@@ -255,11 +253,9 @@ class Schedule:
             self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run continues from."""
         return {} if self.scheduler is None else self.scheduler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(dict(state))
 

@@ -184,7 +184,6 @@ class RunFolder:
 
     @property
     def steps_since(self) -> int:
-        """Steps since the last checkpoint."""
         return self._since["step"]
 
     def due(self, steps: int = 0, epochs: int = 0) -> bool:
@@ -197,7 +196,6 @@ class RunFolder:
         return time.monotonic() - self._saved_at >= shortest
 
     def append(self, record: EpochRecord) -> None:
-        """Write the record of an epoch."""
         if self._run.is_first_rank:
             with self._writing():
                 append_lines(self._epochs, [record])
@@ -218,7 +216,6 @@ class RunFolder:
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a folder has files of a run."""
     return any((path / name).exists() for name in RUN_FILES)
 
 
