@@ -639,8 +639,8 @@ MUTANTS = (
     Mutant(
         "imc-outside-contains-the-inside",
         "methods/imc.py",
-        'spmm(exact.inside(l, slot), exact.tables["Q"][l].pull(rows)).neg_())',
-        '0 * spmm(exact.inside(l, slot), exact.tables["Q"][l].pull(rows)).neg_())',
+        'exact.tables["Q"][l].pull(rows), alpha=-1)',
+        'exact.tables["Q"][l].pull(rows), alpha=0)',
         "S = M - P Q is what came from outside of the batch",
         IMC,
     ),
@@ -663,8 +663,8 @@ MUTANTS = (
     Mutant(
         "imc-products-under-autocast",
         "kernels/products.py",
-        "with torch.autocast(a.device.type, enabled=False):",
-        "with torch.autocast(a.device.type, enabled=torch.is_autocast_enabled(a.device.type)):",
+        "with torch.autocast(a.device.type, enabled=False) if narrows else nullcontext():",
+        "with nullcontext():",
         "autocast does not narrow the products of the map",
         IMC,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -34,7 +34,8 @@ def _precision(a: Tensor, float32: str) -> Iterator[None]:
     """Products within are not narrowed by autocast; those of float32 on a GPU have this precision."""
     settings = torch.backends.cuda.matmul
     was = settings.fp32_precision
-    with torch.autocast(a.device.type, enabled=False):
+    narrows = torch.is_autocast_enabled(a.device.type)
+    with torch.autocast(a.device.type, enabled=False) if narrows else nullcontext():
         settings.fp32_precision = float32
         try:
             yield

@@ -413,12 +413,14 @@ class IMC(HistoryMethod):
         Args:
             size: the rows that every batch counts as having; redrawn ones, as many as they have on average.
         """
-        grams, ridges = list[Tensor](), list[list[float]]()
+        grams, ridges = list[Tensor](), list[float]()
         for Q in cores:
             grams.append(coarse_mm(Q.t(), Q).to(scale.dtype))
             few = ROWS_PER_COLUMN * Q.shape[1] / (Q.shape[0] if size is None else size)
-            ridges.append([self.ridge * max(1.0, few**2)])
-        K, prior = inverse(torch.stack(grams), scale, scale.new_tensor(ridges) if size is None else ridges[0][0])
+            ridges.append(self.ridge * max(1.0, few**2))
+        alike = min(ridges) == max(ridges)  # then nothing is transferred, which a GPU would wait for
+        ridge = ridges[0] if alike else scale.new_tensor(ridges).unsqueeze(1)
+        K, prior = inverse(torch.stack(grams), scale, ridge)
         return K, torch.zeros_like(prior) if self.basis == "random" else prior  # no column of Q is a row of the sweep
 
     def regraph(self, exact: ExactPasses) -> None:
@@ -432,7 +434,8 @@ class IMC(HistoryMethod):
         """S = M - P Q on the core rows of every fixed batch."""
         for slot, rows in enumerate(exact.cores):
             for l, S in exact.tables.get("S", {}).items():
-                S.add(rows, spmm(exact.inside(l, slot), exact.tables["Q"][l].pull(rows)).neg_())
+                sums = S.pull(rows)
+                S.push(rows, accumulate(sums, exact.inside(l, slot), exact.tables["Q"][l].pull(rows), alpha=-1))
 
     def _fill_feature_sums(self, exact: ExactPasses) -> None:
         """M[1] = P X, where the first layer aggregates features."""

@@ -98,10 +98,14 @@ def overwrite(table: Table, source: Matrix | None = None) -> None:
 
 
 def write_rows(matrix: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
-    """matrix[rows] = values, or += values."""
+    """matrix[rows] = values, or += values. Values that are these rows themselves, changed in place, are there."""
     values = values.to(matrix.dtype)
     if isinstance(rows, slice):
-        matrix[rows].add_(values) if adds else matrix[rows].copy_(values)
+        there = matrix[rows]
+        if adds:
+            there.add_(values)
+        elif values.data_ptr() != there.data_ptr():
+            there.copy_(values)
     else:
         matrix.index_add_(0, rows, values) if adds else matrix.index_copy_(0, rows, values)
 
@@ -134,8 +138,9 @@ class DeviceTable:
 def free_memory(device: torch.device) -> int:
     """Bytes that new tensors on ``device`` may take."""
     if device.type == "cuda":
-        reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
-        on_device, total = torch.cuda.mem_get_info(device)
+        on_device, total = torch.cuda.mem_get_info(device)  # first, since it initialises CUDA
+        stats = torch.cuda.memory.memory_stats_as_nested_dict(device)  # the flat ones take a millisecond
+        reserved, allocated = (stats[f"{kind}_bytes"]["all"]["current"] for kind in ("reserved", "allocated"))
         share = torch.cuda.get_per_process_memory_fraction(device.index)  # 1 where no limit is set
         return int(min(on_device + reserved, share * total)) - allocated
     free = [_free_of_system()]
