@@ -5,11 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from lmc.errors import ConfigError
@@ -28,6 +29,19 @@ START.set_forkserver_preload(
     ]
 )
 TIMEOUT = 100.0
+
+
+def on_2_and_4(cases: Iterable[str], fast: str) -> Any:
+    """Run a test of (ranks, name) with 2 and with 4 ranks: the cases that ``fast`` names with both in the default run,
+    and the others with 2 there and with 4 among the slow tests."""
+    names = fast.split()
+    assert set(names) <= set(cases)
+    given = [
+        pytest.param(ranks, name, marks=[pytest.mark.slow] if ranks == 4 and name not in names else [])
+        for ranks in (2, 4)
+        for name in cases
+    ]
+    return pytest.mark.parametrize(("ranks", "name"), given, indirect=["ranks"])
 
 
 def _serve(rank: int, ranks: int, folder: str, jobs: Connection) -> None:

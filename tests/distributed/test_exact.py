@@ -6,7 +6,7 @@ import jobs
 import pytest
 import torch
 from jobs import Case
-from rank_pool import Ranks
+from rank_pool import Ranks, on_2_and_4
 
 import lmc
 from lmc.methods import CMC, IMC, LMC4Conv, LMC4Rec
@@ -39,7 +39,7 @@ def test_exact_passes_of_other_models_and_graphs_are_those_of_one_process(name: 
     check(MORE_CASES[name], two)
 
 
-@pytest.mark.parametrize("name", CASES)
+@on_2_and_4(CASES, "gcn sage gat directed imc")
 def test_evaluation_prediction_and_refresh_are_those_of_one_process(name: str, ranks: Ranks) -> None:
     check(CASES[name], ranks)
 

@@ -8,7 +8,7 @@ import jobs
 import pytest
 import torch
 from jobs import Case
-from rank_pool import Ranks
+from rank_pool import Ranks, on_2_and_4
 
 from lmc.engine.run import Run, _source_on
 from lmc.errors import ConfigError
@@ -60,7 +60,9 @@ def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], Run]:
     return losses, run
 
 
-@pytest.mark.parametrize("name", CASES)
+@on_2_and_4(
+    CASES, "full full-batch-norm full-gat-directed full-recgcn lmc lmc-uneven backward-sgd backward-sgd-batch-norm"
+)
 def test_ranks_go_the_way_of_one_process_on_the_union_of_their_batches(name: str, ranks: Ranks) -> None:
     case = CASES[name]
     seen = ranks(jobs.train, case)

@@ -9,7 +9,7 @@ import jobs
 import pytest
 import torch
 from jobs import Case
-from rank_pool import Ranks
+from rank_pool import Ranks, on_2_and_4
 from torch import Tensor
 
 from lmc.engine import Run
@@ -132,7 +132,7 @@ def test_other_models_and_graphs_go_the_same_way(name: str, two: Ranks) -> None:
     assert_same(case, two(jobs.train, case))
 
 
-@pytest.mark.parametrize("name", CASES)
+@on_2_and_4(CASES, "lmc lmc-two-parts gas cluster-gcn cmc lmc-uneven lmc-batch-norm imc lmc4rec")
 def test_ranks_go_the_way_of_one_process_that_writes_all_batches_after_them(name: str, ranks: Ranks) -> None:
     case = CASES[name]
     assert_same(case, ranks(jobs.train, case))
