@@ -137,11 +137,9 @@ def _with_epoch(run: RunRecord, epoch: EpochRecord) -> RunRecord:
 
 
 def _table(
-    entered: Sequence[Contestant],
-    runs: Mapping[str, RunRecord],
-    errors: Mapping[str, Sequence[ErrorRecord]],
+    entered: Sequence[Contestant], runs: Mapping[str, RunRecord], errors: Mapping[str, Sequence[ErrorRecord]],
     epochs: int,
-) -> Table:
+) -> Table:  # fmt: skip
     caption = (
         "gradient error: relative, against the exact gradient of the same batch; mean of the measurements\n"
         "bias: of the mean gradient of an epoch, against the full gradient; at the last measurement"

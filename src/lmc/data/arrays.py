@@ -81,10 +81,8 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
 
 
 def header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    """Shape and dtype that an array declares, and whether its columns come one after the other.
-
-    Its data must fill the ``size`` bytes of its file exactly.
-    """
+    """Shape and dtype that an array declares, and whether its columns come one after the other. Its data must fill the
+    ``size`` bytes of its file exactly."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"expected an array of numbers as {where} (got format {version}): save it with np.save")
