@@ -61,7 +61,8 @@ def read_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, np.nd
             for key, info in chosen.items():
                 with archive.open(info) as stream:
                     header(stream, info.file_size, f"{key} in {path}")
-            return {key: _member(archive, info) for key, info in chosen.items()}
+            opened = {key: archive.open(info) for key, info in chosen.items()}
+            return {key: npy.read_array(stream, allow_pickle=False) for key, stream in opened.items()}
 
 
 def check_unpacked(members: Collection[zipfile.ZipInfo], packed: int, where: str) -> None:
@@ -72,12 +73,6 @@ def check_unpacked(members: Collection[zipfile.ZipInfo], packed: int, where: str
             f"expected arrays of at most {RATIO} times the size of their archive (got {unpacked:,} bytes from "
             f"{packed:,} in {where}): save them uncompressed with np.savez, or the features as sparse rows"
         )
-
-
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(info) as stream:
-        array: np.ndarray = npy.read_array(stream, allow_pickle=False)
-    return array
 
 
 def header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
