@@ -14,7 +14,7 @@ from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, Stopwatch, spe
 from lmc.cli.spec import parse_method
 from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
-from lmc.methods import FullBatch, Method
+from lmc.methods import IMC, FullBatch, Method
 
 CPU = torch.device("cpu")
 SETUP = Setup(hidden=8, layers=3, warmup=0, repeat=1)
@@ -70,7 +70,7 @@ def test_lines_are_timed_in_turn(graph: lmc.Graph, monkeypatch: pytest.MonkeyPat
     assert [r.method for r in records] == ["full", "gas", "cluster"]
     assert order == order[:3] * 3
     assert len(set(map(id, order))) == 3
-    assert all(len(timed.times) == 3 for timed in order)
+    assert all(len(timed.times[0]) == 3 for timed in order)
 
 
 def test_a_group_without_enough_memory_is_refused_in_one_line(
@@ -112,12 +112,21 @@ def test_warm_up_is_not_counted() -> None:
         return 0.0
 
     timed = Timed(epoch, 1, 0, CPU).warm_up(2, None)
-    assert timed.times == []
+    assert timed.times == {}
     for _ in range(3):
         timed.time_epoch()
     assert timed.ms >= 0
     assert len(calls) == 5
     assert elapsed_ms(lambda: time.sleep(0.01), CPU) >= 10
+
+
+def test_the_time_of_an_epoch_contains_its_share_of_the_sweeps(graph: lmc.Graph) -> None:
+    timed = timed_run(IMC(4, 2, sweep_every=2), graph, Setup(hidden=8, warmup=1, repeat=1), CPU)
+    for _ in range(4):
+        timed.time_epoch()
+    assert {sweeps: len(each) for sweeps, each in timed.times.items()} == {0: 2, 1: 2}
+    timed.times = {0: [1.0, 100.0, 2.0], 1: [10.0]}
+    assert timed.ms == (3 * 2 + 10) / 4
 
 
 def test_nothing_to_repeat_is_refused() -> None:

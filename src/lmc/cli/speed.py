@@ -23,7 +23,8 @@ _RECURRENT = {"lmc": "lmc4rec", "cmc": "cmc4rec"}
 """The method of the same idea for a fixed point."""
 
 TIMES = (
-    "ms / epoch: median over epochs of training steps. The lines of one model and parts/clusters are timed in turn, "
+    "ms / epoch: median over epochs of training steps; of a method that sweeps, the medians of epochs with and without "
+    "a sweep, weighted by their numbers. The lines of one model and parts/clusters are timed in turn, "
     "one epoch each, and compared with each other only; on a GPU, lines with histories elsewhere follow, one after the "
     "other. time / full: an epoch takes so many times as long as one of "
     "our full batch of the same model; time / pyg-full: as one of torch_geometric.nn.GCN on edge_index; time / lmc: "
