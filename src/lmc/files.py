@@ -34,7 +34,10 @@ def user_cache() -> Path:
 @contextmanager
 def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces ``path`` when the block ends: readers see the old file or the new one.
-    ``previous``: the name under which the old file is kept; None: it is deleted."""
+
+    Args:
+        previous: the name under which the old file is kept; None: it is deleted.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with temporary.open("wb") as file:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -242,12 +242,38 @@ def describe(loss: Loss | None) -> str | None:
     arguments and enclosed values, so that another one is noticed when a run is continued."""
     if loss is None or isinstance(loss, RowLoss):
         return None if loss is None else repr(loss)
-    content: list[object] = [loss]
-    if isinstance(loss, nn.Module):
-        content.append(dict(loss.named_buffers()))
-    if isinstance(loss, types.FunctionType):
-        code, cells = loss.__code__, [cell.cell_contents for cell in loss.__closure__ or ()]
-        content = [code.co_code, code.co_names, code.co_consts, loss.__defaults__, loss.__kwdefaults__, cells]
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(content))  # addresses differ from process to process
     name = getattr(loss, "__qualname__", type(loss).__qualname__)
-    return f"{name}#{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return f"{name}#{hashlib.sha256(repr(_content(loss)).encode()).hexdigest()[:12]}"
+
+
+def _content(value: Any, depth: int = 8) -> Any:
+    """What a value consists of, without the addresses of objects; deep or circular structures are cut off."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, Tensor):
+        return hashlib.sha256(
+            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        ).hexdigest()
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return name, [_content(part, depth - 1) for part in _parts(value)] if depth else []
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    if isinstance(value, types.FunctionType):
+        if value.__module__.startswith("torch."):
+            return []  # known by its name, whatever the version
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *cells]
+    if isinstance(value, types.CodeType):
+        return [value.co_code, *value.co_names, *value.co_consts]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, nn.Module):
+        return [repr(value), dict(value.named_buffers())]
+    return [*getattr(value, "__dict__", {}).items()]

@@ -36,8 +36,10 @@ def about(run: Run, label: str, found: Plan | None = None) -> About:
 
 
 def with_memory(known: About, run: Run, alone: bool = False) -> About:
-    """The same with the measured memory of a step, after training, and its prediction where a method has one. Where the
-    run is ``alone`` on a GPU, which it may fill, the largest sum of allocations so far is taken instead."""
+    """The same with the measured memory of a step, after training, and its prediction where a method has one.
+
+    Where the run is ``alone`` on a GPU, which it may fill, the largest sum of allocations so far is taken instead.
+    """
     device, memory = run.problem.device, dict(known.memory or {})
     if alone and device.type == "cuda":
         return dataclasses.replace(known, memory={**memory, "measured": torch.cuda.max_memory_allocated(device)})

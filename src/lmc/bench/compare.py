@@ -49,9 +49,13 @@ def shared_parts(method: Method, graph: Graph, seed: int, known: Partitions) -> 
 
 
 def compare(
-    entered: Sequence[Contestant], settings: Settings, *, error_every: int, resume: bool = False,
+    entered: Sequence[Contestant],
+    settings: Settings,
+    *,
+    error_every: int,
+    resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """Train the methods in turn, one epoch each, and yield every epoch as it is done.
 
     Args:
@@ -107,8 +111,10 @@ def has_error(method: Method) -> bool:
 
 
 def measure(probe: GradientProbe, run: Run, epoch: int) -> ErrorRecord:
-    """The error of the first batches of an epoch by layer, averaged over PROBED batches. For recurrent models the
-    errors of their states and adjoints, "H" and "V", follow."""
+    """The error of the first batches of an epoch by layer, averaged over PROBED batches.
+
+    For recurrent models the errors of their states and adjoints, "H" and "V", follow.
+    """
     count = run.epoch
     batches = list(itertools.islice(run.batches(epoch), PROBED))
     run.epoch = count  # the run's own count of epochs stays as it is

@@ -110,8 +110,10 @@ class Timed:
     times: dict[int, list[float]] = field(default_factory=dict)  # of epochs, by the number of sweeps in them
 
     def warm_up(self, epochs: int, before: int | None) -> Timed:
-        """Train epochs that are not timed; ``before``: bytes on the device before this was set up. The second visit of
-        a batch on a GPU records its step as a CUDA graph: three epochs contain that."""
+        """Train epochs that are not timed; ``before``: bytes on the device before this was set up.
+
+        The second visit of a batch on a GPU records its step as a CUDA graph: three epochs contain that.
+        """
         for _ in range(epochs):
             self.epoch()
         wait(self.device)

@@ -116,8 +116,10 @@ def footprint(run: Run, lr: float, before: int | None = None) -> Footprint:
 
 
 def holds(run: Run, optimizer: torch.optim.Optimizer) -> tuple[int, dict[str, int]]:
-    """Bytes that a run and its optimiser hold: on the device (on a CPU including the host), and on each other tier. All
-    tensors that can be reached from them are found, and every piece of memory counts once."""
+    """Bytes that a run and its optimiser hold: on the device (on a CPU including the host), and on each other tier.
+
+    All tensors that can be reached from them are found, and every piece of memory counts once.
+    """
     device = run.problem.device
     sizes: dict[int, tuple[str, int]] = {}
     found = [(t, "device" if t.device.type == device.type else "host") for t in live_tensors([run, optimizer])]

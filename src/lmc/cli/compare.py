@@ -25,7 +25,7 @@ from lmc.grammar import split_spec
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save
-from lmc.results import ErrorRecord, RunRecord, mean_errors, read_errors, read_run
+from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run
 from lmc.train import Settings, stop_on_interrupt
 from lmc.train.metrics import default_metric
 from lmc.train.progress import progress_bar, score_text
@@ -123,8 +123,7 @@ def _train(out: Console, entered: Sequence[Contestant], settings: Settings, erro
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
     with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as stop:
         for label, epoch, error in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
-            before = runs.get(label, RunRecord({}, ()))  # an epoch may be trained again after an interruption
-            runs[label] = RunRecord(before.config, (*(e for e in before.epochs if e.epoch < epoch.epoch), epoch))
+            runs[label] = _with_epoch(runs.get(label, RunRecord({}, ())), epoch)
             errors.setdefault(label, []).extend([] if error is None else [error])
             if out.is_terminal:
                 show(epoch.epoch, label, _table(entered, runs, errors, settings.epochs))
@@ -132,10 +131,17 @@ def _train(out: Console, entered: Sequence[Contestant], settings: Settings, erro
                 show(epoch.epoch, ", ".join(f"{other} {number(run.loss, 4)}" for other, run in runs.items()))
 
 
+def _with_epoch(run: RunRecord, epoch: EpochRecord) -> RunRecord:
+    """The record with one more epoch; one that was trained before, and those after it, are replaced."""
+    return RunRecord(run.config, (*(e for e in run.epochs if e.epoch < epoch.epoch), epoch))
+
+
 def _table(
-    entered: Sequence[Contestant], runs: Mapping[str, RunRecord], errors: Mapping[str, Sequence[ErrorRecord]],
+    entered: Sequence[Contestant],
+    runs: Mapping[str, RunRecord],
+    errors: Mapping[str, Sequence[ErrorRecord]],
     epochs: int,
-) -> Table:  # fmt: skip
+) -> Table:
     caption = (
         "gradient error: relative, against the exact gradient of the same batch; mean of the measurements\n"
         "bias: of the mean gradient of an epoch, against the full gradient; at the last measurement"

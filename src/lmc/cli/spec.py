@@ -32,8 +32,11 @@ _FROM_GRAPH = ("self", "in_width", "out_width", "seed")
 
 
 def parse_method(text: str, **shared: Any) -> Method:
-    """The method of one spec. ``shared`` are values for options that ``text`` does not give, such as ``parts=80``; a
-    value of None and an option that this method does not have are ignored."""
+    """The method of one spec.
+
+    ``shared`` are values for options that ``text`` does not give, such as ``parts=80``; a value of None and an option
+    that this method does not have are ignored.
+    """
     name, written = split_spec(text)
     cls, options = named(name, METHODS, "method"), method_options(name)
     given = {o.name: shared[o.name] for o in options if shared.get(o.name) is not None}

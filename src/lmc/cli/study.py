@@ -296,8 +296,11 @@ def app_of(
     studies: Sequence[type[Study[Any, Any]]], program: str, help: str,
     choose: Callable[[Study[Any, Any]], Study[Any, Any]] = lambda study: study,
 ) -> typer.Typer:  # fmt: skip
-    """One command for each study: its fields are the options, those that all studies have come last. ``choose``: the
-    study that the options of a command ask for, where that is another one."""
+    """One command for each study: its fields are the options, those that all studies have come last.
+
+    Args:
+        choose: the study that the options of a command ask for, where that is another one.
+    """
     app, common = new_app(program, help), {f.name for f in fields(Study)}
     for study in studies:
 

@@ -285,8 +285,10 @@ def planned(
     out: Console, graph: Graph, model: Model, method: Method, placement: Placement, options: Train,
     parts: torch.Tensor | None,
 ) -> tuple[Method, Plan | None]:  # fmt: skip
-    """The method, with its plan where one was made; a run that does not fit is refused. A plan is made where the
-    options ask for one, and for a GPU that may be too small."""
+    """The method, with its plan where one was made; a run that does not fit is refused.
+
+    A plan is made where the options ask for one, and for a GPU that may be too small.
+    """
     device, largest = placement.training_device, options.clusters == AUTO
     limit = parse_memory(options.memory) if options.memory else None
     if limit is None and device.type == "cuda":

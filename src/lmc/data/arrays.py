@@ -61,8 +61,7 @@ def read_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, np.nd
             for key, info in chosen.items():
                 with archive.open(info) as stream:
                     header(stream, info.file_size, f"{key} in {path}")
-            opened = {key: archive.open(info) for key, info in chosen.items()}
-            return {key: npy.read_array(stream, allow_pickle=False) for key, stream in opened.items()}
+            return {key: _member(archive, info) for key, info in chosen.items()}
 
 
 def check_unpacked(members: Collection[zipfile.ZipInfo], packed: int, where: str) -> None:
@@ -75,9 +74,17 @@ def check_unpacked(members: Collection[zipfile.ZipInfo], packed: int, where: str
         )
 
 
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as stream:
+        array: np.ndarray = npy.read_array(stream, allow_pickle=False)
+    return array
+
+
 def header(stream: IO[bytes], size: int, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    """Shape and dtype that an array declares, and whether its columns come one after the other. Its data must fill the
-    ``size`` bytes of its file exactly."""
+    """Shape and dtype that an array declares, and whether its columns come one after the other.
+
+    Its data must fill the ``size`` bytes of its file exactly.
+    """
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"expected an array of numbers as {where} (got format {version}): save it with np.save")

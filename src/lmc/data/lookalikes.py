@@ -102,8 +102,11 @@ LOOKALIKES: dict[str, Lookalike] = {
 
 
 def make(name: str, *, seed: int = 0, scale: float = 1.0, **changes: Any) -> Graph:
-    """Draw the lookalike ``name`` at ``scale`` times its nodes and edges; communities keep their size. ``changes``:
-    fields of :class:`Lookalike` that shall have other values."""
+    """Draw the lookalike ``name`` at ``scale`` times its nodes and edges; communities keep their size.
+
+    Args:
+        changes: fields of :class:`Lookalike` that shall have other values.
+    """
     spec = replace(LOOKALIKES[name], **changes)
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])

@@ -164,8 +164,10 @@ def _ogb(files: Files, entry: Named) -> dict[str, Any]:
 
 
 def _sse(files: Files, entry: Named) -> dict[str, Any]:
-    """Amazon as SSE and IGNN publish it: rows ``count neighbour neighbour ...`` and 0/1 labels. There is no validation
-    split; every tenth test node, in their order, is used for validation (not in the paper)."""
+    """Amazon as SSE and IGNN publish it: rows ``count neighbour neighbour ...`` and 0/1 labels.
+
+    There is no validation split; every tenth test node, in their order, is used for validation (not in the paper).
+    """
     n, path = entry.nodes, files["adj_list.txt"]
     what = f"lists of the neighbours of {n} nodes"
     rows = read_lists(path, what, 2 * entry.edges + 2 * n)

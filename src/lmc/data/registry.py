@@ -74,7 +74,7 @@ def load(
     """
     if data_dir is not None:
         folders(data_dir)
-    named = isinstance(source, str) and not (source.endswith(".npz") or os.sep in source)  # else it is a path
+    named = _is_name(source)
     if named or isinstance(source, Graph):
         _refuse_options(source, task=task, directed=directed)
     if isinstance(source, Graph):
@@ -93,6 +93,11 @@ def load(
     if mapped and not symmetrise:
         return stream.read(Path(source), directed=directed, task=task)
     return npz.read(source, symmetrise=symmetrise, directed=directed, task=task)
+
+
+def _is_name(source: Any) -> bool:
+    """Whether the source is the name of a set, in contrast to a path."""
+    return isinstance(source, str) and not (source.endswith(".npz") or os.sep in source)
 
 
 def _refuse_options(source: str | Graph, **options: Any) -> None:
@@ -252,15 +257,18 @@ def names() -> list[str]:
 
 def describe(data_dir: str | Path | None = None) -> list[Info]:
     """The sizes of every known set, and where its files are on this machine."""
-    found = {name: str(find(name, data_dir) or "not here") for name in REAL}
     real = [
-        Info(e.name, "real", e.nodes, e.edges, e.features, e.classes, found[e.name], e.preprocessing)
+        Info(e.name, "real", e.nodes, e.edges, e.features, e.classes, _where(e.name, data_dir), e.preprocessing)
         for e in REAL.values()
     ]
     synthetic = [
         Info(name, "lookalike", s.nodes, s.edges, s.features, s.classes, "built in") for name, s in LOOKALIKES.items()
     ]
     return real + synthetic
+
+
+def _where(name: str, data_dir: str | Path | None) -> str:
+    return str(find(name, data_dir) or "not here")
 
 
 def canonical(name: str) -> str:

@@ -97,7 +97,10 @@ def plan(division: Division, model: Model, method: Method, placement: Placement 
 
 def plan_of(graph: Graph, model: Model, found: Probe, largest: BatchSize, num_batches: int, mean: float = 1.0) -> Plan:
     """The plan of a graph of which only sizes and types are read, so that its tensors may be on the device "meta".
-    ``mean``: rows of a batch in the mean, as a share of the largest one's."""
+
+    Args:
+        mean: rows of a batch in the mean, as a share of the largest one's.
+    """
     items = tuple(_items(graph, model, found, num_batches * mean))
     return Plan(items, found.step, largest, num_batches, found.run.problem.device.type == "cpu")
 

@@ -37,10 +37,17 @@ _READERS = {
 
 
 def bind(
-    method: Method, graph: Graph | Shard | str | Path, model: Model, parts: Tensor | None = None,
-    placement: Placement | None = None, device: str | torch.device | None = None, seed: int = 0,
-    loss: Loss | None = None, inductive: bool | None = None, distributed: bool | Distributed = False,
-) -> Run:  # fmt: skip
+    method: Method,
+    graph: Graph | Shard | str | Path,
+    model: Model,
+    parts: Tensor | None = None,
+    placement: Placement | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    loss: Loss | None = None,
+    inductive: bool | None = None,
+    distributed: bool | Distributed = False,
+) -> Run:
     """A run of ``method``; see :meth:`lmc.methods.Method.bind`."""
     placement, seed = placement_on(device, placement), int(seed)
     options = Distributed() if distributed is True else distributed or None
@@ -190,8 +197,11 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
 
 
 def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
-    """Refuse a graph and a model whose widths do not fit each other. ``targets``: whether the targets of the graph are
-    read; without them only the features have to fit."""
+    """Refuse a graph and a model whose widths do not fit each other.
+
+    Args:
+        targets: whether the targets of the graph are read; without them only the features have to fit.
+    """
     graph = given.graph if isinstance(given, Shard) else given
     if not isinstance(graph, Graph):
         raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")

@@ -129,8 +129,11 @@ def rows_with_columns(problem: Problem, blocks: Extractor, rows: Rows) -> tuple[
 def exact_states(
     problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table] = MappingProxyType({})
 ) -> Iterator[tuple[int, Table]]:
-    """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode. ``sums``: the sums P t of
-    layers whose caller computes them before it asks for the state."""
+    """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode.
+
+    Args:
+        sums: the sums P t of layers whose caller computes them before it asks for the state.
+    """
     return problem.kind.states(problem, chunks, make, sums)
 
 

@@ -56,8 +56,10 @@ def permuted(
 def aggregated_features(
     P: CSR, x: Tensor | CSR, table: Table | None, tier: Store, both: bool, dtype: torch.dtype
 ) -> Tensor | CSR | Table:
-    """P X on its tier, with X beside it where the model reads ``both``. It is summed in the dtype of P and kept as
-    ``dtype``; sparse features keep the dtype of P."""
+    """P X on its tier, with X beside it where the model reads ``both``.
+
+    It is summed in the dtype of P and kept as ``dtype``; sparse features keep the dtype of P.
+    """
     if isinstance(x, CSR):
         home = P.device if tier.name == "device" else torch.device("cpu")
         sparse = x.to(home, P.dtype)

@@ -137,8 +137,10 @@ class Layered:
     def adjoints(
         self, problem: Problem, chunks: Chunks, H: Sequence[Table], make: MakeTable
     ) -> Iterator[tuple[int, Table]]:
-        """(l, table of V^l = dL/ds^l) for l = L..1. Each chunk sends V^{l+1} of its rows back to all rows they read, so
-        every adjoint is complete."""
+        """(l, table of V^l = dL/ds^l) for l = L..1.
+
+        Each chunk sends V^{l+1} of its rows back to all rows they read, so every adjoint is complete.
+        """
         L = problem.model.num_layers
         with evaluating(problem.model):
             above = make(L, problem.model.widths[-1])

@@ -64,10 +64,17 @@ class Problem:
 
     @classmethod
     def of(
-        cls, graph: Graph, model: Model, placement: Placement, precompute: bool = True, cut: Cut = "before",
-        swap_dropout: bool = False, order: Tensor | None = None, loss: Loss | None = None,
+        cls,
+        graph: Graph,
+        model: Model,
+        placement: Placement,
+        precompute: bool = True,
+        cut: Cut = "before",
+        swap_dropout: bool = False,
+        order: Tensor | None = None,
+        loss: Loss | None = None,
         exchange: Exchange | None = None,
-    ) -> Problem:  # fmt: skip
+    ) -> Problem:
         """Move the graph, with its nodes in ``order``, and the model to the device, and compute constants once.
 
         P is normalised, and P X summed, in the dtype of the parameters; both are rounded to that of the rows
@@ -268,8 +275,10 @@ def _without_nan(graph: Graph) -> Graph:
 
 
 def row_dtype(placement: Placement, model: Model) -> torch.dtype:
-    """The dtype of rows, tables and P; refuses bfloat16 where training with it would go wrong. bfloat16 has the range
-    of float32 and 8 bits of precision: a rounding changes a number by at most 2^-8 of itself."""
+    """The dtype of rows, tables and P; refuses bfloat16 where training with it would go wrong.
+
+    bfloat16 has the range of float32 and 8 bits of precision: a rounding changes a number by at most 2^-8 of itself.
+    """
     parameters, device = next(model.parameters()).dtype, placement.training_device
     if placement.precision == "float32":
         return parameters

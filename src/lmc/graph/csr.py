@@ -34,8 +34,10 @@ def pointer_dtype(entries: int) -> torch.dtype:
 
 
 def cached(function: Made) -> Made:
-    """Keep the results of a function of a matrix in the cache of the matrix, by the other arguments. A matrix is not
-    kept in itself: the reference cycle would delay the release of its memory."""
+    """Keep the results of a function of a matrix in the cache of the matrix, by the other arguments.
+
+    A matrix is not kept in itself: the reference cycle would delay the release of its memory.
+    """
 
     @wraps(function)
     def kept(matrix: CSR, *args: object) -> object:
@@ -249,8 +251,10 @@ def empty_entries(matrix: CSR, like: Tensor | torch.dtype, num: int | None = Non
 
 
 def offload(matrix: CSR, device: torch.device) -> CSR:
-    """A matrix in host memory for use on ``device``: the row pointers move there, the entries stay in host memory. For
-    a GPU the entries are copied to pinned memory, which the GPU reads over the bus."""
+    """A matrix in host memory for use on ``device``: the row pointers move there, the entries stay in host memory.
+
+    For a GPU the entries are copied to pinned memory, which the GPU reads over the bus.
+    """
     moved = _offload(matrix, device)
     if not matrix.symmetric:
         moved._cache["t",] = _offload(matrix.t(), device)
@@ -288,8 +292,11 @@ def from_rows(rows: Tensor, cols: Tensor, values: Tensor | None, shape: tuple[in
 
 
 def scattered(chunks: Callable[[], Iterable[tuple[Tensor, ...]]], shape: tuple[int, int], files: MappedFiles) -> CSR:
-    """A matrix in files from entries in any order; the entries of a row keep the order in which they come. ``chunks``:
-    makes an iterator over (rows, columns) or (rows, columns, values, edge data); it is called twice."""
+    """A matrix in files from entries in any order; the entries of a row keep the order in which they come.
+
+    Args:
+        chunks: makes an iterator over (rows, columns) or (rows, columns, values, edge data); it is called twice.
+    """
     counts = torch.zeros(shape[0], dtype=torch.int64)
     for rows, *_ in chunks():
         counts += torch.bincount(rows, minlength=shape[0])
@@ -340,8 +347,10 @@ def with_transpose(adj: CSR) -> CSR:
 
 
 def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Tensor, Tensor]:
-    """Positions of the entries of ``rows`` in ``matrix.indices``, row after row, and the new row pointers. Counting the
-    entries waits for the GPU, unless their ``total`` is known."""
+    """Positions of the entries of ``rows`` in ``matrix.indices``, row after row, and the new row pointers.
+
+    Counting the entries waits for the GPU, unless their ``total`` is known.
+    """
     counts = matrix.degrees()[rows]
     indptr = pointers(counts, matrix.indptr.dtype)
     total = int(indptr[-1]) if total is None else total

@@ -18,8 +18,10 @@ from lmc.graph.csr import CSR, from_rows, pointer_dtype
 
 
 def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """``A @ x`` without autograd (cuSPARSE on a GPU, MKL on a CPU), written into ``out`` where it is given. The product
-    has the dtype of the rows ``x``, to which the values of A are converted once."""
+    """``A @ x`` without autograd (cuSPARSE on a GPU, MKL on a CPU), written into ``out`` where it is given.
+
+    The product has the dtype of the rows ``x``, to which the values of A are converted once.
+    """
     if out is None:
         out = x.new_empty(A.num_rows, x.shape[1])
     # beta = 0 overwrites ``out``; `A @ x` would first fill the result with zeros

@@ -103,8 +103,11 @@ class LMC4Conv(HistoryMethod):
         return beta.to(problem.dtype)
 
     def _forward(self, problem: ProblemView, P: CSR, core: Tensor) -> CSR:
-        """P on core and halo rows, (12) and (14). With beta = 0 halo states come from the history; their own aggregate
-        is needed only where their Jacobian depends on it, and is otherwise not computed."""
+        """P on core and halo rows, (12) and (14).
+
+        With beta = 0 halo states come from the history; their own aggregate is needed only where their Jacobian depends
+        on it, and is otherwise not computed.
+        """
         unused = not (self.forward and self.alpha > 0) and self.cut == "before" and problem.model.affine
         return with_empty_rows(P.leading(core.numel()), P.num_rows) if unused else P
 

@@ -396,10 +396,18 @@ class Method:
 
     @typed
     def bind(
-        self, graph: Graph | Shard | str | Path, model: Model, parts: Tensor | None = None,
-        placement: Placement | None = None, *, device: str | torch.device | None = None, loss: Loss | None = None,
-        seed: int = 0, inductive: bool | None = None, distributed: bool | Distributed = False,
-    ) -> Run:  # fmt: skip
+        self,
+        graph: Graph | Shard | str | Path,
+        model: Model,
+        parts: Tensor | None = None,
+        placement: Placement | None = None,
+        *,
+        device: str | torch.device | None = None,
+        loss: Loss | None = None,
+        seed: int = 0,
+        inductive: bool | None = None,
+        distributed: bool | Distributed = False,
+    ) -> Run:
         """This method on this graph and model.
 
         Args:

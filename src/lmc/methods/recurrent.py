@@ -108,8 +108,11 @@ class DefaultRules(RecurrentRules):
 
 
 def solve_batch(rules: RecurrentRules, step: Step, warm: bool = True) -> LocalSolution:
-    """Solve (21) and (23) on a batch and differentiate by (24) and (25). ``warm``: the solver starts from the histories
-    of the rows solved for, else from zero."""
+    """Solve (21) and (23) on a batch and differentiate by (24) and (25).
+
+    Args:
+        warm: the solver starts from the histories of the rows solved for, else from zero.
+    """
     problem, batch, model = step.problem, step.batch, recurrent_model(step.problem.model)
     model.train()
     P, rows = operator_of(batch), solved_rows(batch)

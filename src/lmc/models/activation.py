@@ -75,8 +75,10 @@ def drop(h: Tensor, rate: float, p: Pass, training: bool) -> Tensor: ...
 @overload
 def drop(h: Tensor | CSR, rate: float, p: Pass, training: bool) -> Tensor | CSR: ...
 def drop(h: Tensor | CSR, rate: float, p: Pass, training: bool) -> Tensor | CSR:
-    """h with dropout in training: the version that was drawn with its activation, or one drawn now. Of a sparse matrix,
-    stored elements are dropped."""
+    """h with dropout in training: the version that was drawn with its activation, or one drawn now.
+
+    Of a sparse matrix, stored elements are dropped.
+    """
     if not (training and p.dropout and rate):
         return h
     if isinstance(h, CSR):

@@ -139,8 +139,10 @@ def _write_parhip(adj: CSR, file: BinaryIO) -> None:
 
 
 def fill_empty(parts: Tensor, num_parts: int) -> Tensor:
-    """Move one node of a part that has several into every empty part. METIS and KaMinPar may leave parts empty when
-    they have only a few nodes each, and every method needs all parts."""
+    """Move one node of a part that has several into every empty part.
+
+    METIS and KaMinPar may leave parts empty when they have only a few nodes each, and every method needs all parts.
+    """
     empty = (torch.bincount(parts, minlength=num_parts) == 0).nonzero().squeeze(1)
     if empty.numel() == 0:
         return parts

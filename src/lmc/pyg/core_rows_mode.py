@@ -177,9 +177,16 @@ class CoreRowsMode(TorchFunctionMode):
         return self._general(F.layer_norm, (input, normalized_shape, weight, bias, eps), {})
 
     def _batch_norm(
-        self, input: Tensor, running_mean: OptTensor, running_var: OptTensor, weight: OptTensor = None,
-        bias: OptTensor = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
-    ) -> Tensor:  # fmt: skip
+        self,
+        input: Tensor,
+        running_mean: OptTensor,
+        running_var: OptTensor,
+        weight: OptTensor = None,
+        bias: OptTensor = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
         """Batch norm with statistics of core rows for core rows and of halo rows for halo rows, or as the pass says."""
         running, settings = (running_mean, running_var), (training, momentum, eps)
         detached = self._restrict((weight, bias), None, detach=True)
@@ -204,9 +211,14 @@ _HANDLERS = {f: f"_{f.__name__}" for f in (F.dropout, F.linear, F.layer_norm, F.
 
 
 def _normalise(
-    x: Tensor, running: tuple[OptTensor, OptTensor], affine: tuple[OptTensor, OptTensor], training: bool,
-    momentum: float, eps: float, update: bool = True,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    running: tuple[OptTensor, OptTensor],
+    affine: tuple[OptTensor, OptTensor],
+    training: bool,
+    momentum: float,
+    eps: float,
+    update: bool = True,
+) -> Tensor:
     """Batch norm of one set of rows; a single row has no statistics of its own and takes the running ones."""
     alone = training and x.shape[0] == 1 and running[0] is not None
     if training and not alone and not update:

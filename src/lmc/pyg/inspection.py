@@ -133,8 +133,10 @@ def check_on(network: nn.Module, call: Call, specs: tuple[PropagateSpec, ...], s
 
 
 def sample_of(graph: Graph, num_nodes: int) -> Sample:
-    """Some nodes of a graph with their features and the edges between them, in training mode. Neighbours are taken
-    together: random nodes, and the first few neighbours of each."""
+    """Some nodes of a graph with their features and the edges between them, in training mode.
+
+    Neighbours are taken together: random nodes, and the first few neighbours of each.
+    """
     n, adj = graph.num_nodes, graph.adj
     nodes = torch.arange(n)
     if n > num_nodes:

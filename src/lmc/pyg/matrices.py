@@ -40,8 +40,10 @@ def aggregation_of(convolution: Any) -> str | None:
 
 
 def matrix_of(adj: CSR, layer: LayerEdges, dtype: torch.dtype) -> CSR:
-    """The matrix of one layer, on the pattern of A + I; the diagonal is zero where the layer has no self-loops. Its
-    edge data are the weights and features of the graph's edges, and the features that the layer gives to loops."""
+    """The matrix of one layer, on the pattern of A + I; the diagonal is zero where the layer has no self-loops.
+
+    Its edge data are the weights and features of the graph's edges, and the features that the layer gives to loops.
+    """
     n, pattern = adj.num_rows, with_self_loops(adj)
     src, dst = layer.edges
     keys = pattern.row_index() * n + pattern.indices

@@ -79,10 +79,12 @@ def convolutions_of(network: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def replaced_methods(
-    network: nn.Module, propagate: Callable[..., Any],
+    network: nn.Module,
+    propagate: Callable[..., Any],
     edge_updater: Callable[..., Any] = lambda convolution, edge_index, size, kwargs: EdgeUpdate(kwargs),
-    normalised: bool = False, forward: Callable[..., Any] | None = None,
-) -> Iterator[None]:  # fmt: skip
+    normalised: bool = False,
+    forward: Callable[..., Any] | None = None,
+) -> Iterator[None]:
     """Replace methods of every convolution inside a ``with`` block, and let convolutions cache nothing.
 
     Args:
@@ -235,8 +237,10 @@ class HookedPass:
         return state if len(spec.shape) == 1 else state.reshape(-1, *spec.shape)
 
     def _over_edges(self, convolution: nn.Module, spec: PropagateSpec, kwargs: dict[str, Any], P: Operator) -> Tensor:
-        """The convolution's own ``propagate`` on the edges of the operator. Edges that end in core rows use its
-        parameters, edges that end in halo rows use detached ones."""
+        """The convolution's own ``propagate`` on the edges of the operator.
+
+        Edges that end in core rows use its parameters, edges that end in halo rows use detached ones.
+        """
         assert isinstance(P, Aggregation)
         A, c = P.forward, self.mode.p.core_of(P.forward.num_rows)
         stored = P.stored_halo if isinstance(P, WithStoredHalo) else None

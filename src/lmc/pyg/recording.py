@@ -193,8 +193,10 @@ def _scaled_calls(convolution: Any, edges: Any, size: Any, kwargs: dict[str, Any
 def _reweighted(
     convolution: Any, edges: Any, size: Any, kwargs: dict[str, Any], softmaxes: list[tuple[Tensor, Tensor]], out: Any
 ) -> Tensor | None:
-    """The sum of two ``propagate`` whose softmax is multiplied by r_i u_ij and r_i (1 - u_ij), divided by r_i. It
-    equals the result itself if that is a sum of messages, each of them times its weight in the softmax."""
+    """The sum of two ``propagate`` whose softmax is multiplied by r_i u_ij and r_i (1 - u_ij), divided by r_i.
+
+    It equals the result itself if that is a sum of messages, each of them times its weight in the softmax.
+    """
     if len(softmaxes) != 1 or softmaxes[0][0].dim() != 2 or not isinstance(out, Tensor) or out.dim() != 3:
         return None
     e, index = softmaxes[0]

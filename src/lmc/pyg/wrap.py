@@ -101,8 +101,10 @@ class WrappedNetwork(Model):
         self.recordable = self.linear and _is_recordable(self.network)
 
     def check_on(self, graph: Graph) -> None:
-        """Compare the network with plain autograd on some nodes of a graph (:func:`lmc.pyg.inspection.check_on`). The
-        cost is bounded: few nodes, and none where the network has too many parameters."""
+        """Compare the network with plain autograd on some nodes of a graph (:func:`lmc.pyg.inspection.check_on`).
+
+        The cost is bounded: few nodes, and none where the network has too many parameters.
+        """
         num_parameters = sum(p.numel() for p in self.network.parameters())
         num_nodes = min(graph.num_nodes, MAX_CHECKED_NODES, MAX_CHECKED_PRODUCTS // max(num_parameters, 1))
         if num_nodes < MIN_CHECKED_NODES:
@@ -163,8 +165,11 @@ class WrappedNetwork(Model):
         self, x: Tensor | CSR, P: Any, p: Any = None, *, edge_weight: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Logits of every row. With a PyG ``edge_index`` as P this is the network's own forward pass. With an operator
-        of this library, or a sequence of one operator per layer, it is the pass that methods use."""
+        """Logits of every row.
+
+        With a PyG ``edge_index`` as P this is the network's own forward pass. With an operator of this library, or a
+        sequence of one operator per layer, it is the pass that methods use.
+        """
         if isinstance(P, Tensor):
             rows, weight = x.to_dense() if isinstance(x, CSR) else x, p if edge_weight is None else edge_weight
             return self._call(self.network, rows, P, weight, edge_attr)
@@ -201,8 +206,10 @@ class WrappedNetwork(Model):
         return marked_symmetric(matrix_of(adj, self._layer_edges(adj)[l - 1], block.dtype))
 
     def _layer_edges(self, adj: CSR) -> list[LayerEdges]:
-        """What every ``propagate`` sums over on a graph, from a pass with zeros for features and sums. The weights of a
-        bfloat16 network are computed by a float32 copy: sums of ones end at 256 in bfloat16."""
+        """What every ``propagate`` sums over on a graph, from a pass with zeros for features and sums.
+
+        The weights of a bfloat16 network are computed by a float32 copy: sums of ones end at 256 in bfloat16.
+        """
         network, dtype = self.network, next(self.network.parameters()).dtype
         if dtype.itemsize < 4:
             network, dtype = copy.deepcopy(network).float(), torch.float32

@@ -87,14 +87,18 @@ def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str
     unit = 100 if percent else 1
     for label, run in runs.items():
         for split, width, alpha in (("val", 1.0, 0.35), ("test", 1.8, 1.0)):
-            scored = [(getattr(e, x), e.scores) for e in run.epochs if e.scores and split in e.scores]
-            points = [(at, unit * of[split]) for at, of in scored]
+            points = [(at, unit * score) for at, score in _scored(run, x, split)]
             draw_curve(axes, points, looks[label], linewidth=width, alpha=alpha)
             scores += [score for _, score in points]
             ends |= {label: points[-1]} if points else {}
     if scores:
         axes.set_ylim(*_limits(sorted(scores), percent))
     return ends
+
+
+def _scored(run: RunRecord, x: str, split: str) -> list[tuple[float, float]]:
+    """The scores of a split, each with its epoch or second."""
+    return [(getattr(e, x), e.scores[split]) for e in run.epochs if e.scores and split in e.scores]
 
 
 def _limits(scores: list[float], percent: bool) -> tuple[float, float]:

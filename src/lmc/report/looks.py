@@ -42,8 +42,10 @@ def draw_curve(axes: Axes, points: Points, look: Look, **style: Any) -> None:
 
 
 def name_lines(axes: Axes, ends: Mapping[str, tuple[float, float]], looks: Mapping[str, Look]) -> None:
-    """Write the name of every method to the right of the panel, in the order of the lines' ends, and join the two. The
-    limits of the axes must be final, since the names keep a distance that is a share of the panel's height."""
+    """Write the name of every method to the right of the panel, in the order of the lines' ends, and join the two.
+
+    The limits of the axes must be final, since the names keep a distance that is a share of the panel's height.
+    """
     step, to_share, (low, high) = 0.085, axes.transData + axes.transAxes.inverted(), axes.get_ylim()
     ends = {label: (x, min(max(y, low), high)) for label, (x, y) in ends.items()}
     found = sorted((float(to_share.transform(end)[1]), label) for label, end in ends.items())
@@ -63,9 +65,14 @@ def name_lines(axes: Axes, ends: Mapping[str, tuple[float, float]], looks: Mappi
 
 
 def legend_below(
-    figure: Figure, looks: Mapping[str, Look], *, lines: bool = True, markers: bool = False, columns: int | None = None,
+    figure: Figure,
+    looks: Mapping[str, Look],
+    *,
+    lines: bool = True,
+    markers: bool = False,
+    columns: int | None = None,
     more: Sequence[Line2D] = (),
-) -> None:  # fmt: skip
+) -> None:
     """A legend of all methods under the panels; ``more`` handles follow."""
     handles = [
         Line2D([], [], color=look.colour, linestyle=look.dashes if lines else "", label=look.name,

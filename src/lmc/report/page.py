@@ -105,10 +105,6 @@ def page_data(name: str, root: About | None, entries: Sequence[Entry]) -> dict[s
     shared, differing = _settings([entry.record.config for entry in entries])
     made = root or entries[0].about
     smaller_is_better = first.get("direction") == "min"
-    looks = {
-        label: {"name": look.name, "light": look.colour, "dark": look.dark, "dashes": list(look.dashes[1])}
-        for label, look in looks_of([entry.label for entry in entries]).items()
-    }
     return {
         "title": title,
         "metric": metric,
@@ -117,7 +113,7 @@ def page_data(name: str, root: About | None, entries: Sequence[Entry]) -> dict[s
         "target": _target([entry.record.test for entry in entries], metric.lower() in PERCENT, smaller_is_better),
         "command": made.command if made else None,
         "environment": list(made.environment.items()) if made else [],
-        "methods": [_method(entry) | looks[entry.label] for entry in entries],
+        "methods": _methods(entries),
         "shared": shared,
         "differing": differing,
     }
@@ -131,6 +127,15 @@ def _target(found: Sequence[float | None], percent: bool, smaller_is_better: boo
     best = min(scores) if smaller_is_better else max(scores)
     slack = 0.005 if percent else 0.01 * abs(best)
     return best + slack if smaller_is_better else best - slack
+
+
+def _methods(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    looks = looks_of([entry.label for entry in entries])
+    return [{**_method(entry), **_look(looks[entry.label])} for entry in entries]
+
+
+def _look(look: Any) -> dict[str, Any]:
+    return {"name": look.name, "light": look.colour, "dark": look.dark, "dashes": list(look.dashes[1])}
 
 
 def _method(entry: Entry) -> dict[str, Any]:

@@ -82,8 +82,10 @@ class Neighbours:
         return Hop(nodes, matrix, scale, whole[0] if whole else None)
 
     def reached(self, rows: Tensor, fanout: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """At most ``fanout`` entries of every row: the position of the row in ``rows``, and the column. The row's own
-        node may be among the columns, more than once."""
+        """At most ``fanout`` entries of every row: the position of the row in ``rows``, and the column.
+
+        The row's own node may be among the columns, more than once.
+        """
         each = torch.arange(rows.numel(), device=rows.device)
         if fanout >= self._max_degree:
             entries, indptr = row_entries(self.P, rows)

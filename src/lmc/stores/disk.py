@@ -37,9 +37,14 @@ class FileRows(HostRows):
     """
 
     def __init__(
-        self, num_rows: int, widths: Sequence[int], dtype: torch.dtype, device: torch.device,
-        path: str | Path | None = None, resident: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        num_rows: int,
+        widths: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        path: str | Path | None = None,
+        resident: int | None = None,
+    ) -> None:
         numbers = num_rows * sum(widths)
         size = max(1, numbers) * dtype.itemsize
         self._map, self._process = mapped_file(size, path), os.getpid()

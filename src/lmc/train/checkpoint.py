@@ -128,9 +128,7 @@ def load(
             warnings.warn(f"{problems[0]}: continuing from the checkpoint before it", RunWarning, stacklevel=2)
         saved.restore(run, optimizer)
         if older:
-            if newest.exists():  # so that the next checkpoint does not take the place of the one that is whole
-                os.replace(newest, damaged)
-            os.replace(path, newest)
+            _set_aside(newest, damaged, path)
         return saved.position
     if none:
         return None
@@ -145,6 +143,13 @@ def _tried(read: Reader, path: Path, run: Run, recorded: float) -> tuple[Saved |
         return read(path, run, recorded), ""
     except Damaged as error:
         return None, str(error)
+
+
+def _set_aside(newest: Path, damaged: Path, whole: Path) -> None:
+    """Rename the newest checkpoint, so that the next one does not take the place of the one that is whole."""
+    if newest.exists():
+        os.replace(newest, damaged)
+    os.replace(whole, newest)
 
 
 def together(run: Run) -> AbstractContextManager[None]:

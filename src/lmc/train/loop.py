@@ -215,8 +215,11 @@ class Training:
             raise raised[0]
 
     def _end_epoch(self) -> None:
-        """Record the epoch, with scores where they are due, call the callbacks and write what is due. An epoch that a
-        limit cut off is saved before it is evaluated: a resumed run trains its rest and records it anew."""
+        """Record the epoch, with scores where they are due, call the callbacks and write what is due.
+
+        An epoch that a limit cut off is saved before it is evaluated: a resumed run trains its rest and records it
+        anew.
+        """
         position, settings = self._position, self.settings
         epoch, complete, is_last = position.epoch + 1, position.step == self.run.num_batches, bool(self.ended_early)
         if not complete:

@@ -208,6 +208,10 @@ def _values(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.reshape(y.shape).double(), y.double()
 
 
+def _classes(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return outputs.argmax(1), y
+
+
 def _labels(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     # thresholded here: the metric would take values that all lie in [0, 1] for probabilities
     return (outputs > 0).long(), y.long()
@@ -248,8 +252,7 @@ def _named(name: str, graph: Graph) -> Score:
     name, k = name.strip().lower().replace("_", "-"), graph.num_classes
     name = ALIASES.get(name, name)
     # with one class per node the two are the same number
-    share: tuple[Any, ...] = ("max", Accuracy, lambda outputs, y: (outputs.argmax(1), y))
-    counted = dict.fromkeys(("accuracy", "micro-f1"), share)
+    counted: dict[str, tuple[Any, ...]] = dict.fromkeys(("accuracy", "micro-f1"), ("max", Accuracy, _classes))
     if graph.task == "classes" and name in counted:
         return Score(name, *counted[name])
     from torchmetrics import MeanAbsoluteError, MeanSquaredError, R2Score
