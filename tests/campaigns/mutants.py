@@ -1076,7 +1076,7 @@ MUTANTS = (
     Mutant(
         "file-damaged-is-rotated",
         "train/checkpoint.py",
-        "            os.replace(path, newest)\n",
+        "    os.replace(whole, newest)\n",
         "",
         "the next checkpoint does not replace the one that is whole",
         FILES,
