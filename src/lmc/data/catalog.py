@@ -1,13 +1,18 @@
 """The named data sets: sizes, preprocessing, the raw files that are read, and where these can be downloaded.
 
-Checksums are given where several independent publications of them agree; for other files none is known.
+The file SHA256SUMS has checksums where several independent publications of them agree; for others none is known.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 
 from lmc.data.planetoid import PARTS
+
+_SUMS = files(__package__).joinpath("SHA256SUMS").read_text().splitlines()
+KNOWN = {file: digest for digest, file in map(str.split, _SUMS)}
+"""The known SHA-256 of files, by name."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,14 @@ class Named:
     raw: tuple[Raw, ...] = ()
 
 
-def _planetoid(name: str, *digests: str) -> tuple[Raw, ...]:
+def _source(file: str, url: str) -> Source:
+    return Source(file, url, KNOWN.get(file))
+
+
+def _planetoid(name: str) -> tuple[Raw, ...]:
     files = tuple(f"ind.{name}.{part}" for part in PARTS)
     at = "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a772cc055bec88c52e4d6f51b7c37e3/data"
-    sources = tuple(Source(file, f"{at}/{file}", digest) for file, digest in zip(files, digests, strict=True))
-    return (Raw("planetoid", files, True, sources),)
+    return (Raw("planetoid", files, True, tuple(_source(file, f"{at}/{file}") for file in files)),)
 
 
 def _saint(*ids: str) -> tuple[Raw, ...]:
@@ -83,9 +91,9 @@ def _saint(*ids: str) -> tuple[Raw, ...]:
     return (Raw("graphsaint", files, False, tuple(Source(f, at + i) for f, i in zip(files, ids, strict=True))),)
 
 
-def _ogb(name: str, scheme: str, sha256: str | None = None) -> tuple[Raw, ...]:
+def _ogb(name: str, scheme: str) -> tuple[Raw, ...]:
     splits = tuple(f"split/{scheme}/{key}.csv.gz" for key in ("train", "valid", "test"))
-    archive = Source(f"{name}.zip", f"https://snap.stanford.edu/ogb/data/nodeproppred/{name}.zip", sha256)
+    archive = _source(f"{name}.zip", f"https://snap.stanford.edu/ogb/data/nodeproppred/{name}.zip")
     return (Raw("ogb", ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz", *splits), False, (archive,)),)
 
 
@@ -96,57 +104,16 @@ def _benchmark(file: str, at: str) -> tuple[Raw, ...]:
 _PPI_FILES = tuple(
     f"{split}_{part}" for split in ("train", "valid", "test") for part in ("graph.json", "feats.npy", "labels.npy")
 )
-_PPI_ZIP = Source(
-    "ppi.zip", "https://data.dgl.ai/dataset/ppi.zip", "1f5b2b09ac0f897fa6aa1338c64ab75a5473674cbba89380120bede8cddb2a6a"
-)
+_PPI_ZIP = _source("ppi.zip", "https://data.dgl.ai/dataset/ppi.zip")
 _SNAP_FILES = ("com-amazon.ungraph.txt.gz", "com-amazon.all.dedup.cmty.txt.gz")
 _SNAP = tuple(Source(file, f"https://snap.stanford.edu/data/bigdata/communities/{file}") for file in _SNAP_FILES)
 
 REAL: dict[str, Named] = {
     entry.name: entry
     for entry in (
-        Named(
-            "cora", 2_708, 5_278, 1_433, 7, "tiny-like", preprocessing="rows",
-            raw=_planetoid(
-                "cora",
-                "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
-                "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
-                "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
-                "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
-                "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
-                "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
-                "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
-                "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
-            ),
-        ),
-        Named(
-            "citeseer", 3_327, 4_552, 3_703, 6, "tiny-like", preprocessing="rows",
-            raw=_planetoid(
-                "citeseer",
-                "d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6",
-                "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
-                "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
-                "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
-                "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
-                "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
-                "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
-                "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
-            ),
-        ),
-        Named(
-            "pubmed", 19_717, 44_324, 500, 3, "arxiv-like@0.1", preprocessing="rows",
-            raw=_planetoid(
-                "pubmed",
-                "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33",
-                "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
-                "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
-                "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
-                "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
-                "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
-                "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
-                "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
-            ),
-        ),
+        Named("cora", 2_708, 5_278, 1_433, 7, "tiny-like", preprocessing="rows", raw=_planetoid("cora")),
+        Named("citeseer", 3_327, 4_552, 3_703, 6, "tiny-like", preprocessing="rows", raw=_planetoid("citeseer")),
+        Named("pubmed", 19_717, 44_324, 500, 3, "arxiv-like@0.1", preprocessing="rows", raw=_planetoid("pubmed")),
         Named(
             "amazon-photo", 7_650, 119_081, 745, 8, "tiny-like", folders=("photo",),
             raw=_benchmark("amazon_electronics_photo.npz", "shchur/gnn-benchmark/master/data/npz"),
@@ -182,7 +149,7 @@ REAL: dict[str, Named] = {
         ),
         Named(
             "ogbn-arxiv", 169_343, 1_157_799, 128, 40, "arxiv-like", directed=True, folders=("arxiv",),
-            raw=_ogb("arxiv", "time", "49f85c801589ecdcc52cfaca99693aaea7b8af16a9ac3f41dd85a5f3193fe276"),
+            raw=_ogb("arxiv", "time"),
         ),
         Named(
             "ogbn-products", 2_449_029, 61_859_076, 100, 47, "products-like", directed=True, folders=("products",),

@@ -15,7 +15,7 @@ import torch
 
 from lmc.data import synthetic
 from lmc.errors import DataError
-from lmc.graph import CSR, Graph
+from lmc.graph import Graph
 from lmc.graph.csr import from_rows, identity
 
 LARGEST = 8.0  # times the real size, so that a typing error does not exhaust the memory
@@ -110,8 +110,9 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0, **changes: Any) -> Gra
     spec = replace(LOOKALIKES[name], **changes)
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])
+    label = name if scale == 1.0 else f"{name}@{scale:g}"
     if spec.line:
-        return on_a_line(spec, name if scale == 1.0 else f"{name}@{scale:g}", n, num_edges, rng)
+        return on_a_line(spec, label, n, num_edges, rng)
     # at small scales communities become smaller, so that there are enough of them for the classes or the graphs
     wanted = 8 * spec.graphs if spec.multi_label else 2 * spec.classes
     size = min(spec.community, max(15, n // wanted))
@@ -126,14 +127,8 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0, **changes: Any) -> Gra
         if spec.multi_label
         else synthetic.split_nodes(n, spec.splits, rng)
     )
-    # real sets are not sorted by community
-    place = rng.permutation(n)
-    order = np.argsort(place)
-    train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
-    label = name if scale == 1.0 else f"{name}@{scale:g}"
-    features, targets = torch.from_numpy(x[order]), torch.from_numpy(y[order])
-    adj = _adjacency(place[u], place[v], n)
-    return Graph(adj, features, targets, train, val, test, spec.classes, label, inductive=spec.multi_label)
+    made = _graph(u, v, x, y, split, spec.classes, label, rng)
+    return replace(made, inductive=spec.multi_label)
 
 
 def on_a_line(spec: Lookalike, name: str, n: int, num_edges: int, rng: np.random.Generator) -> Graph:
@@ -145,11 +140,7 @@ def on_a_line(spec: Lookalike, name: str, n: int, num_edges: int, rng: np.random
     u, v = synthetic.draw_edges(synthetic.Line(n, reach), weights, num_edges, spec.near, spec.middle, rng)
     y = synthetic.labels_on_a_line(n, spec.classes, spec.label_noise, rng)
     split = synthetic.split_nodes(n, (labelled / n, *spec.splits[1:]), rng)
-    place = rng.permutation(n)
-    order = np.argsort(place)
-    train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
-    adj, targets = _adjacency(place[u], place[v], n), torch.from_numpy(y[order])
-    return Graph(adj, identity(n), targets, train, val, test, spec.classes, name, metric="top-k-micro-f1")
+    return replace(_graph(u, v, None, y, split, spec.classes, name, rng), metric="top-k-micro-f1")
 
 
 def parse(source: str) -> tuple[str, float | None] | None:
@@ -177,10 +168,19 @@ def _sizes(name: str, spec: Lookalike, scale: float) -> tuple[int, int]:
     return n, num_edges
 
 
-def _adjacency(u: np.ndarray, v: np.ndarray, n: int) -> CSR:
-    """The symmetric pattern of distinct edges, without the checks of from_edges, which take memory."""
+def _graph(
+    u: np.ndarray, v: np.ndarray, x: np.ndarray | None, y: np.ndarray, split: np.ndarray, num_classes: int, name: str,
+    rng: np.random.Generator,
+) -> Graph:  # fmt: skip
+    """The graph of distinct edges in a random order of the nodes, since real sets are not sorted by community, without
+    the checks of from_edges, which take memory."""
+    n = y.shape[0]
+    place = rng.permutation(n)
+    order, u, v = np.argsort(place), place[u], place[v]
     keys = np.concatenate([u * n + v, v * n + u])
     keys.sort()
     key = torch.from_numpy(keys)
-    adj = from_rows(key // n, key % n, None, (n, n))
-    return CSR(adj.indptr, adj.indices, None, n, symmetric=True)
+    adj = replace(from_rows(key // n, key % n, None, (n, n)), symmetric=True)
+    train, val, test = (torch.from_numpy(split[order] == k) for k in range(3))
+    features = identity(n) if x is None else torch.from_numpy(x[order])
+    return Graph(adj, features, torch.from_numpy(y[order]), train, val, test, num_classes, name)

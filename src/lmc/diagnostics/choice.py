@@ -14,7 +14,7 @@ import torch
 
 from lmc.diagnostics.plan import USABLE, divide, plan
 from lmc.diagnostics.probe import batch_sizes
-from lmc.engine.kinds import kind_of
+from lmc.engine.problem import kind_of
 from lmc.errors import typed
 from lmc.graph import CSR, Graph
 from lmc.methods import CMC, GAS, IMC, SIGN, ClusterMethod, FullBatch, LMC4Rec, Method

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.diagnostics.probe import BatchSize, Probe, batch_sizes, probe
 from lmc.engine import Problem
-from lmc.engine.kinds import kind_of
+from lmc.engine.problem import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import pointer_dtype

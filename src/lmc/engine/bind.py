@@ -15,9 +15,8 @@ from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.matrices import bound_over_ranks
 from lmc.engine.distributed.ownership import check_distributed, check_ranks, join, share
 from lmc.engine.distributed.world import local_device
-from lmc.engine.kinds import kind_of
 from lmc.engine.layered import Layered
-from lmc.engine.problem import Problem, row_dtype
+from lmc.engine.problem import Problem, kind_of, row_dtype
 from lmc.engine.run import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph, Shard, without_features

@@ -2,7 +2,7 @@
 
 Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever the size of the graph. Evaluation,
 ``refresh`` and the diagnostics are all made of these passes. How a pass goes depends on the kind of the model
-(:mod:`lmc.engine.kinds`).
+(:func:`lmc.engine.problem.kind_of`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from lmc.engine.distributed.exchange import Exchange, mirrored
 from lmc.engine.distributed.matrices import local_matrices
 from lmc.engine.exact import chunks_of, cut
 from lmc.engine.features import FirstReads, aggregated_features, permuted, plain_features, tier_of, when_read
-from lmc.engine.kinds import kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
 from lmc.losses import Loss
@@ -295,3 +294,15 @@ def row_dtype(placement: Placement, model: Model) -> torch.dtype:
             f'{torch.cuda.get_device_name(device)}): it has no bfloat16 products; use precision="float32"'
         )
     return torch.bfloat16
+
+
+def kind_of(model: Model) -> Layered:
+    """The kind of a model: the one place where the engine asks what it is like. A kind says how a step estimates its
+    gradient, how exact passes go, and which conveniences (edges on the host, CUDA graphs, bfloat16) it allows."""
+    from lmc.engine.layered import Layered
+    from lmc.engine.own_forward import OwnForward
+    from lmc.engine.recurrent import RecurrentKind
+
+    if model.recurrent:
+        return RecurrentKind()
+    return OwnForward() if model.owns_forward else Layered()

@@ -1,4 +1,4 @@
-"""``partition``: one function for every partitioner, with a cache on disk; the check and the quality of its result.
+"""``partition``: one function for every partitioner, with a cache on disk; check, quality and groups of its result.
 
 A large partition takes minutes, and the same one is needed again and again. The name of its file in the cache contains
 everything that it depends on: the structure of the graph, the number of parts, the method and the seed.
@@ -20,7 +20,7 @@ from torch import Tensor
 from lmc.errors import ConfigError, GraphError, typed
 from lmc.files import replacing, user_cache
 from lmc.graph import CSR, Graph, with_transpose
-from lmc.graph.csr import pointers
+from lmc.graph.csr import entry_chunks, pointers
 from lmc.graph.submatrices import permuted
 from lmc.partition.partitioners import (
     fast_kaminpar_parts,
@@ -196,3 +196,35 @@ def _outside(adj: CSR, size: Tensor) -> tuple[Tensor, Tensor]:
         mark.zero_()
         adj.release()
     return crossing, halo
+
+
+def group_parts(graph: Graph, parts: Tensor, ranks: int) -> Tensor:
+    """The rank that owns each part, int64 [number of parts].
+
+    Ranks own as many parts as each other, or one part less, since a rank without a batch waits for the others. A group
+    starts with the free part that has the fewest edges to other free parts, and grows by the free part with the largest
+    share of its edges inside of the group. The parts themselves do not depend on the number of ranks.
+    """
+    num_parts = int(parts.max()) + 1
+    if num_parts < ranks:
+        raise ConfigError(
+            f"expected at least one part per rank, {ranks} (got {num_parts} parts): raise num_parts, or start fewer "
+            "ranks"
+        )
+    parts = parts.cpu()
+    adj, edges = graph.adj.to("cpu"), torch.zeros(num_parts**2, dtype=torch.float64)
+    for row, entries in entry_chunks(adj):
+        edges += torch.bincount(parts[row] * num_parts + parts[adj.indices[entries].long()], minlength=num_parts**2)
+    edges = edges.view(num_parts, num_parts)
+    edges = edges + edges.t() - 2 * edges.diag().diag()
+    owners = torch.full((num_parts,), -1, dtype=torch.int64)
+    to_free = edges.sum(1)
+    for rank in range(ranks):
+        to_group = torch.zeros_like(to_free)
+        part = int(to_free.where(owners < 0, torch.inf).argmin())
+        for _ in range(num_parts // ranks + (rank < num_parts % ranks)):
+            owners[part] = rank
+            to_group += edges[part]
+            to_free -= edges[part]
+            part = int((to_group / (to_group + to_free + 1)).where(owners < 0, -1.0).argmax())
+    return owners

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmc.engine import Distributed, Problem, check_fit
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states, widest_row
-from lmc.engine.kinds import kind_of
+from lmc.engine.problem import kind_of
 from lmc.errors import ConfigError, typed
 from lmc.graph import Graph, Nodes, Shard
 from lmc.graph.csr import CHUNK
