@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
-from lmc.engine.padding import Padding, room_of
+from lmc.engine.padding import COPIES, Padding, room_of
 from lmc.graph import Batch, Graph, PaddedExtractor, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
@@ -63,12 +64,28 @@ def test_a_step_on_the_copy_is_a_step_on_the_batch(
     assert copies >= 6
 
 
-def test_a_copy_serves_the_last_batch_of_its_slot_alone() -> None:
+def test_a_batch_of_an_epoch_that_was_left_has_no_copy() -> None:
     run = bound(METHODS[2], MODELS[0](random_graph()))
     padding = Padding(run.source)
     first, second = (next(iter(padding.epoch(epoch, 0))) for epoch in range(2))
     assert padding.copy_of(first) is None
     assert padding.copy_of(second) is not None
+
+
+def test_a_copy_is_taken_again_after_the_step_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(record_event=lambda: None))
+    g = random_graph()
+    run = replace(METHODS[2], clusters_per_batch=1).bind(g, scrambled(MODELS[0](g)), parts_of(g, 6))
+    padding = Padding(run.source)
+    ahead = list(padding.epoch(0, 0))
+    assert [padding.copy_of(batch) is not None for batch in ahead] == [True] * COPIES + [False] * 3
+    copies = []
+    for batch in padding.epoch(1, 0):
+        copies.append(padding.copy_of(batch))
+        padding.used(batch)
+        assert padding.copy_of(batch) is None
+    assert all(copy is not None for copy in copies)
+    assert not any(padding.copy_of(batch) for batch in ahead)
 
 
 def test_a_batch_that_needs_more_room_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:

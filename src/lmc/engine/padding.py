@@ -1,7 +1,7 @@
 """Redrawn batches at fixed addresses, so that cutting them, and their steps, can be recorded as CUDA graphs.
 
-Every batch of an epoch has a copy of fixed size (:mod:`lmc.graph.padded`), into which the batch that is drawn for its
-slot is cut. The step on the copy gives the estimate of the batch itself:
+There are a few copies of fixed size (:mod:`lmc.graph.padded`), into which batches are cut in turn, so that a few
+recordings serve all of them. The step on the copy gives the estimate of the batch itself:
 
 - a row of padding has the number n, which is that of no node: tables on the device have room for it (``PADDING_ROWS``);
 - no entry of an operator reads a row of padding, it has no label, and no entry of its own but zeros, so that its
@@ -28,6 +28,8 @@ from lmc.engine.problem import Problem
 from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
 
+COPIES = 3
+"""Batches that have a copy at the same time: one whose step runs, one that is drawn, and one between them."""
 SEEN = 16
 """Batches of the first epoch that are looked at."""
 MARGIN = 1.1
@@ -82,43 +84,47 @@ class DrawnBatch(Batch):
 
 
 class Padding:
-    """The copies of fixed size, one for every batch of an epoch.
+    """The copies of fixed size, which the batches of an epoch take in turn.
 
-    The room follows from batches of the first epoch, so that it is the same in a run that is resumed.
+    A copy is taken again when the step on it is launched; a batch that comes before is not padded. The room follows
+    from batches of the first epoch, so that it is the same in a run that is resumed.
     """
 
     def __init__(self, batches: Batches) -> None:
         self._batches, self._problem = batches, batches.problem
-        self._drawn: dict[int, Batch] = {}
-        self._used: dict[int, torch.cuda.Event] = {}
+        self._taken: dict[Batch, Cut] = {}
         self.thread = ThreadPoolExecutor(1, "lmc-draw")
         """Cuts one batch at a time, those of an epoch that was left early included."""
         padded = Padded(batches)
-        self._cuts = [Cut(padded, slot) for slot in range(batches.num_batches)]
+        self._cuts = [Cut(padded, slot) for slot in range(min(COPIES, batches.num_batches))]
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch, from the ``start``-th on, each of which is cut into its copy where it fits."""
         batches = self._batches
         weight = float(batches.num_batches)
+        self._taken.clear()  # by batches of an epoch that was left early
         for slot, parts in enumerate(batches.clusters.epoch(epoch)[start:], start):
-            if slot in self._used:
-                torch.cuda.current_stream(self._problem.device).wait_event(self._used[slot])
-            fits, num_core, num_halo = self._cuts[slot](parts)
-            cut = partial(batches.make, batches.clusters.core(parts), weight, slot)
-            batch = DrawnBatch(cut, num_core, num_halo, slot, weight, self._problem.graph)
-            self._drawn.pop(slot, None)
+            whole, cut = partial(batches.make, batches.clusters.core(parts), weight, slot), self._cuts[slot % COPIES]
+            if cut in self._taken.values():
+                yield whole()
+                continue
+            fits, num_core, num_halo = cut(parts)
+            batch = DrawnBatch(whole, num_core, num_halo, slot, weight, self._problem.graph)
             if fits:
-                self._drawn[slot] = batch
+                self._taken[batch] = cut
             yield batch
 
     def copy_of(self, batch: Batch) -> Batch | None:
-        """The copy of the last batch of its slot; None where it has none."""
-        return self._cuts[batch.slot].copy if self._drawn.get(batch.slot) is batch else None
+        """The copy of a batch on which no step was launched; None where it has none."""
+        cut = self._taken.get(batch)
+        return None if cut is None else cut.copy
 
     def used(self, batch: Batch) -> None:
         """Note that a step on the copy of a batch is launched: the copy may be overwritten when it is done."""
-        if self.copy_of(batch) is not None:
-            self._used[batch.slot] = torch.cuda.current_stream(self._problem.device).record_event()
+        cut = self._taken.get(batch)
+        if cut is not None:
+            cut.used = torch.cuda.current_stream(self._problem.device).record_event()
+            del self._taken[batch]
 
 
 class Padded:
@@ -159,10 +165,15 @@ class Padded:
 
 
 class Cut:
-    """Cuts the batches of one slot into their copy; on a GPU this is recorded."""
+    """Cuts batches into one copy; on a GPU this is recorded.
+
+    Attributes:
+        used: on a GPU, the end of the last step on the copy.
+    """
 
     def __init__(self, padded: Padded, slot: int) -> None:
         self._padded, self._slot, on_gpu = padded, slot, padded.device.type == "cuda"
+        self.used: torch.cuda.Event | None = None
         none = len(padded.offsets) - 2
         self._parts = torch.full((padded.per_batch,), none, pin_memory=on_gpu)
         self.copy, self._needed, self._limits = padded.cut(self._parts, slot)
@@ -182,8 +193,11 @@ class Cut:
         if self._graph is None:
             self.copy, self._needed, _ = self._padded.cut(self._parts, self._slot)
         else:
+            stream = torch.cuda.current_stream(self._padded.device)
+            if self.used is not None:
+                stream.wait_event(self.used)
             self._graph.replay()
-            torch.cuda.current_stream(self._padded.device).synchronize()
+            stream.synchronize()
         needed = self._needed.tolist()
         fits = all(number <= limit for number, limit in zip(needed, self._limits, strict=True))
         num_core = sum(offsets[k + 1] - offsets[k] for k in parts)
