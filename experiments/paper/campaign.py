@@ -13,7 +13,7 @@ import torch
 import typer
 
 from experiments.paper.catalogue import ITEMS
-from experiments.paper.costs import cost
+from experiments.paper.costs import cost, level, paces_of
 from experiments.paper.groups import PLANETOID
 from experiments.paper.item import SCALE_HELP, Item, pace_key
 from experiments.paper.page import Page, section_of
@@ -38,8 +38,8 @@ LEAST_SECONDS = 1.0
 """Where there is less time, no further group is begun."""
 TIMING_SHARE = 0.25
 """The share of the budget in which the time of an epoch is measured alone, before the trainings."""
-SHARES = 160
-"""A group gets at most this part of all of the time."""
+AHEAD = 1.5
+"""Groups get so many times the time that is there for them, since many end early and leave theirs to the others."""
 MINUTES_PER_SEED = 3
 MOST_SEEDS, MORE_SEEDS = 5, 2
 """Small graphs have so many seeds more than large ones."""
@@ -50,9 +50,9 @@ Say = Callable[[str], None]
 class All:
     """Run a scaled version of every table and figure within a budget of time, and write report.html and report.md.
 
-    The time is divided over the groups of trainings by the time that they would take; trainings that several tables
-    show run once, and end early when no accuracy grows any more. With several --jobs the time of an epoch is measured
-    first, alone on the device. The same command continues in the same folder with what is missing.
+    All groups of trainings get the same time, where they need it; trainings that several tables show run once, and end
+    early when no accuracy grows any more. With several --jobs the time of an epoch is measured first, alone on the
+    device. The same command continues in the same folder: it trains what is missing, and anew what was cut short.
     """
 
     budget: Annotated[str, typer.Option(help="Time for everything: 90s, 30min, 2h.")] = "30min"
@@ -148,12 +148,14 @@ class Campaign:
 
     @cached_property
     def wants(self) -> dict[Training, float]:
-        """The seconds that every group would take, those of the longest ones cut."""
-        most = self.jobs * self.seconds / SHARES
-        return {cell: min(most, cost(cell, item.graphs)) for item in self.items for cell in item.cells()}
+        """The seconds that every group would take."""
+        paces = paces_of(self.items[0].lines())
+        found = {cell: cost(cell, item.graphs, paces) for item in self.items for cell in item.cells()}
+        return found | {cell: cost(cell, item.graphs, {}) for cell, item in self.timings().items()}
 
     def waiting(self) -> dict[Training, Item]:
-        """The groups that are to be trained, all of one seed after those of the other, the longest ones first."""
+        """The groups that have no lines or were cut short, all of one seed after those of the other, the longest ones
+        first."""
         lines = self.items[0].lines()
         found = {cell: item for item in reversed(self.items) for cell in item.waiting(lines)}
         return dict(sorted(found.items(), key=lambda pair: (pair[0].seed, -self.wants[pair[0]])))
@@ -174,23 +176,25 @@ class Campaign:
     def plan(self) -> TextTable:
         """The groups that are to be trained with their time, on the device alone."""
         groups: dict[Training, list[Training]] = {}
-        waiting = self.waiting()
+        waiting, timings = self.waiting(), self.timings() if self.jobs > 1 else {}
+        timing = sum(self.wants[cell] for cell in timings)
+        time_left = self.jobs * (self.left() - timing)
+        wants = [self.wants[cell] for cell in waiting]
+        most = level(wants, AHEAD * time_left) if wants else 0.0
         for cell in waiting:
             groups.setdefault(replace(cell, seed=0), []).append(cell)
         rows = [
             [
                 waiting[cells[0]].name, group.dataset, group.model, f"{group.parts}/{group.clusters} {group.partition}",
-                group.methods, str(len(cells)), str(group.epochs), f"{cost(group, waiting[cells[0]].graphs):.0f}",
-                f"{sum(self.wants[cell] for cell in cells):.0f}",
+                group.methods, str(len(cells)), str(group.epochs), f"{self.wants[cells[0]]:.0f}",
+                f"{sum(min(most, self.wants[cell]) for cell in cells):.0f}",
             ]
             for group, cells in groups.items()
         ]  # fmt: skip
-        timings = {cell: cost(cell, item.graphs) for cell, item in self.timings().items()} if self.jobs > 1 else {}
-        wanted, time_left = sum(self.wants[cell] for cell in waiting), self.left() - sum(timings.values())
         caption = (
-            f"{len(waiting)} groups want {wanted:.0f} s, of which no group has more than {max(self.wants.values()):.0f}"
-            f" s; {self.jobs} processes have {self.jobs * time_left:.0f} s after {sum(timings.values()):.0f} s for "
-            f"{len(timings)} groups that measure the time of an epoch"
+            f"{len(waiting)} groups want {sum(wants):.0f} s, of which no group gets more than {most:.0f} s; "
+            f"{self.jobs} processes have {time_left:.0f} s after {timing:.0f} s for {len(timings)} groups that measure "
+            "the time of an epoch"
         )
         headers = ["item", "data set", "model", "parts", "methods", "seeds", "epochs", "s of a seed", "s of all seeds"]
         return TextTable(headers, rows, caption, named=5)
@@ -236,11 +240,11 @@ class Campaign:
             workers.start(Task(waiting.pop(cell), cell, seconds, until))
 
     def share(self, waiting: dict[Training, Item], running: Sequence[Task], until: float) -> float:
-        """The seconds of the first group: its part of what the workers have left."""
+        """The most seconds of a group, of what the workers have left."""
         now = time.monotonic()
-        free = self.jobs * (until - now) - sum(max(0.0, task.ends - now) for task in running)
-        wants = [self.wants.get(cell, 1.0) for cell in waiting]
-        return max(LEAST_SECONDS, free * wants[0] / sum(wants))
+        ends = [min(task.ends, task.started + self.wants[task.cell]) for task in running]
+        free = self.jobs * (until - now) - sum(max(0.0, end - now) for end in ends)
+        return max(LEAST_SECONDS, level([self.wants[cell] for cell in waiting], AHEAD * free))
 
     def take(self, outcome: Outcome, say: Say) -> None:
         """Write the lines of a group."""
@@ -252,17 +256,26 @@ class Campaign:
         for record in outcome.records:
             say(f"{spent:.0f} s: {item.describe(record)}")
 
+    @cached_property
+    def earlier(self) -> list[str]:
+        """The commands that trained in this folder before, with their time."""
+        path = self.items[0].folder / FACTS
+        return read_json(path).get("runs", []) if path.exists() else []
+
     def save_facts(self, options: All, folder: Path) -> None:
         """Write down how and where the trainings run, for a page that is written later or elsewhere."""
         first = self.items[0]
         chosen = f"--budget {options.budget} --scale {options.scale}" + f" --jobs {options.jobs}" * (options.jobs > 1)
+        chosen += f" --only {options.only}" * (options.only is not None)
+        minutes = (time.monotonic() - self.started) / 60
+        runs = [*self.earlier, f"`python -m experiments paper all {chosen}` ({minutes:.1f} minutes)"]
         facts = {
-            "command": f"`python -m experiments paper all {chosen}`, device {first.on.type}",
+            "command": f"{', then '.join(runs)}, device {first.on.type}",
             "date": datetime.date.today().isoformat(),
             "device": f"{device_name(first.on)}, torch {torch.__version__}",
             "seeds": f"at most {max(item.seeds for item in self.items)}; mean ± standard deviation over seeds",
-            "time": f"{(time.monotonic() - self.started) / 60:.1f} minutes; trainings end early where their share of "
-            "the time is over or no accuracy grows any more, the methods of one group after the same number of epochs",
+            "time": "trainings end early where their time is over or no accuracy grows any more, the methods of one "
+            "group after the same number of epochs",
             "seconds": "those of training steps" if self.jobs == 1 else
             f"epochs times the median time of an epoch, measured over {TIMED} epochs with the device alone; the "
             f"trainings ran in {self.jobs} processes at the same time",
@@ -270,7 +283,7 @@ class Campaign:
         names = dict.fromkeys(cell.dataset for each in self.items for cell in each.cells())
         graphs = [[name, *first.graphs.source(name)] for name in names]
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / FACTS, json.dumps({"facts": facts, "graphs": graphs}, indent=1).encode())
+        replace_file(folder / FACTS, json.dumps({"runs": runs, "facts": facts, "graphs": graphs}, indent=1).encode())
 
     def page(self, folder: Path) -> Page:
         """The page of what there is."""

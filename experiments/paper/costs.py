@@ -1,9 +1,14 @@
-"""How long a group of trainings takes, from times measured on an H200: the time of a campaign is divided by it."""
+"""How long a group of trainings takes: the time of a campaign is divided by it.
 
-from typing import cast
+The time of an epoch is that of the lines of the folder where there are any, else one that was measured on an H200.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from experiments.paper.graphs import Graphs
-from experiments.paper.training import SEED_BATCH, Training, divided, due, preset_of
+from experiments.paper.item import pace_key
+from experiments.paper.training import SEED_BATCH, TIME, Trained, Training, divided, due, preset_of
 from lmc.data import lookalikes
 from lmc.data.catalog import REAL
 from lmc.data.lookalikes import LOOKALIKES
@@ -37,14 +42,31 @@ def steps(cell: Training, nodes: int) -> float:
     return parts / clusters
 
 
-def cost(cell: Training, graphs: Graphs) -> float:
-    """Seconds of a group that has the GPU alone."""
+def paces_of(records: Iterable[Trained]) -> dict[tuple[Any, ...], float]:
+    """The seconds of an epoch of what was trained before, by what they depend on."""
+    trained = [record for record in records if record.at and record.probe != TIME]
+    return {pace_key(r, r.method): r.seconds[-1] / r.at[-1] for r in sorted(trained, key=lambda r: r.at[-1])}
+
+
+def cost(cell: Training, graphs: Graphs, paces: Mapping[tuple[Any, ...], float]) -> float:
+    """Seconds of a group, with ``paces`` where an epoch was measured before."""
     nodes = nodes_of(graphs, cell.dataset)
-    evaluations = sum(due(k + 1, often=False) for k in range(cell.epochs)) * (cell.probe != "time")
+    evaluations = sum(due(k + 1, often=False) for k in range(cell.epochs)) * (cell.probe != TIME)
     return sum(
-        BIND + cell.epochs * epoch_seconds(cell, split_spec(spec)[0], nodes) + evaluations * EVALUATION[cell.model]
+        BIND
+        + cell.epochs * (paces.get(pace_key(cell, spec)) or epoch_seconds(cell, split_spec(spec)[0], nodes))
+        + evaluations * EVALUATION[cell.model]
         for spec in cell.specs
     )
+
+
+def level(wants: Sequence[float], seconds: float) -> float:
+    """The most seconds of a group with which groups that want so long take ``seconds`` in all."""
+    for k, want in enumerate(sorted(wants)):
+        if want * (len(wants) - k) >= seconds:
+            return seconds / (len(wants) - k)
+        seconds -= want
+    return max(wants) + seconds
 
 
 def epoch_seconds(cell: Training, method: str, nodes: int) -> float:

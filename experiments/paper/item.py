@@ -166,7 +166,7 @@ class Item(Study[Training, Trained]):
             append_lines(self.file("jsonl"), records)
 
     def is_done(self, record: Trained) -> bool:
-        return record.error != NO_TIME
+        return not record.cut_short
 
     def describe(self, record: Trained) -> str:
         score = "" if record.chosen is None else f", {100 * record.chosen:.2f} % after {record.at[-1]} epochs"
@@ -174,15 +174,20 @@ class Item(Study[Training, Trained]):
         return what if record.error is None else f"{what}: {record.error}"
 
     def lines(self) -> list[Trained]:
-        """The newest line of every method of every group, in seconds of epochs that ran alone where these are known."""
-        newest = {(*_group_key(r), r.seed, r.method): r for r in super().lines()}.values()
-        paces = {pace_key(r, r.method): r.epoch_ms for r in newest if r.probe == TIME and r.epoch_ms}
-        return [r.at_pace(paces[key]) if (key := pace_key(r, r.method)) in paces else r for r in newest]
+        """The line of every method of every group with the most epochs, the newest of several."""
+        found: dict[tuple[Any, ...], Trained] = {}
+        for record in super().lines():
+            key = (*_group_key(record), record.seed, record.method)
+            if key not in found or record.at[-1:] >= found[key].at[-1:]:
+                found[key] = record
+        return list(found.values())
 
     def own(self, lines: Sequence[Trained]) -> list[Trained]:
-        """The lines of this item among those of the folder."""
+        """The lines of this item among those of the folder, in seconds of epochs that ran alone where there are any."""
         cells, names = set(self.cells()), [f.name for f in fields(Training)]
-        return [r for r in lines if Training(**{name: getattr(r, name) for name in names}) in cells]
+        found = [r for r in lines if Training(**{name: getattr(r, name) for name in names}) in cells]
+        paces = {pace_key(r, r.method): r.epoch_ms for r in lines if r.probe == TIME and r.epoch_ms}
+        return [r.at_pace(paces[key]) if (key := pace_key(r, r.method)) in paces else r for r in found]
 
     def verdict(self, comparisons: Sequence[Comparison]) -> Verdict:
         """Whether the paper's order holds in all of the comparisons."""

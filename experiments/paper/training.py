@@ -33,10 +33,10 @@ EPOCHS = {"gcn": 300, "gcnii": 400, "recgcn": 300}
 LEAST_PARTS = 20
 """A lookalike has at least so many parts, or the preset's number where that is less."""
 NO_TIME = "no time: its share of the time was over before its first epoch"
-LEAST_EPOCHS, LEAST_SHARE, LEVEL_SHARE, GAIN = 90, 0.2, 0.45, 0.001
+LEAST_EPOCHS, LEAST_SHARE, LEVEL_SHARE, GAIN = 60, 0.2, 0.45, 0.001
 """A training has settled after at least so many epochs and this share of its epochs, when the validation score has
 gained no more than ``GAIN`` during the share ``LEVEL_SHARE`` of the epochs that it has."""
-TIME, TIMED = "time", 10
+TIME, TIMED = "time", 6
 """The probe of groups that measure the time of an epoch, and their epochs."""
 SEED_BATCH = 4096
 """Seeds in a batch of the methods that sample neighbours."""
@@ -114,6 +114,11 @@ class Trained(Training):
     def ended(self) -> bool:
         """Whether all epochs are done or the validation score has stopped growing."""
         return bool(self.at) and (self.at[-1] >= self.epochs or has_settled(self.at, self.val, self.epochs))
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the time of its group was over before the training had ended."""
+        return self.error == NO_TIME or (self.error is None and bool(self.at) and not self.ended)
 
     def at_pace(self, epoch_ms: float) -> "Trained":
         """The same training with ``epoch_ms`` as the time of each epoch."""

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from experiments.paper import graphs
-from experiments.paper.campaign import All, Campaign
+from experiments.paper.campaign import AHEAD, All, Campaign
 from experiments.paper.catalogue import ITEMS
+from experiments.paper.costs import level
 from experiments.paper.item import Item, Results, loss_after, mean_over_time, times
 from experiments.paper.page import BEGIN, END
+from experiments.paper.recurrent_curves import Figure8
 from experiments.paper.small_graphs import SmallGraphs
 from experiments.paper.table_2 import Table2
 from experiments.paper.training import Trained, Training
@@ -142,10 +144,15 @@ def test_two_processes_train_and_seconds_are_those_of_epochs_that_ran_alone(
     assert {(line["method"], line["seed"]) for line in trained} == {
         (m, s) for m in ("full", "gas", "lmc") for s in (0, 1)
     }
-    read = Table2(scale="tiny", device="cpu", run_dir=tmp_path / "p").lines()
-    for record in read:
-        if record.probe != "time" and record.method in alone:
+    item = Table2(scale="tiny", device="cpu", run_dir=tmp_path / "p", epochs=2, seeds=2)
+    shown = item.own(item.lines())
+    assert len(shown) == len(trained)
+    for record in shown:
+        if record.method in alone:
             assert record.seconds == [alone[record.method] / 1000, 2 * alone[record.method] / 1000]
+    # the folder keeps the seconds that were measured
+    invoke(*command, "--jobs", "2")
+    assert lines(tmp_path / "p" / "trainings.jsonl") == found
     assert "ran in 2 processes at the same time" in " ".join((tmp_path / "p" / "report.md").read_text().split())
 
 
@@ -162,16 +169,39 @@ def test_a_worker_that_dies_ends_its_group_alone() -> None:
         assert not workers.running
 
 
-def test_the_share_of_a_group_is_its_part_of_the_time_that_all_workers_have() -> None:
+def test_short_groups_get_what_they_want_and_the_others_the_same_time() -> None:
+    assert level([10.0, 1.0, 2.0, 10.0], 13.0) == 5.0
+    assert level([1.0, 2.0], 2.0) == 1.0
+    assert level([1.0, 2.0], 10.0) == 2.0 + 7.0  # where all fit, one that takes longer than expected has the rest
     item = Table2(scale="tiny", device="cpu")
     long, short = (Training("flickr", "gcn", "gas", 1, seed=seed) for seed in (0, 1))
     campaign = Campaign([item], 100.0, time.monotonic(), jobs=2)
-    campaign.wants = {long: 3.0, short: 1.0}
+    campaign.wants = {long: 1000.0, short: 10.0}
     until = time.monotonic() + 80
-    assert campaign.share({long: item, short: item}, [], until) == pytest.approx(2 * 80 * 3 / 4, abs=2)
-    running = [Task(item, long, 40.0, until)]
-    assert campaign.share({short: item}, running, until) == pytest.approx(2 * 80 - 40, abs=2)
+    assert campaign.share({long: item, short: item}, [], until) == pytest.approx(AHEAD * 2 * 80 - 10, abs=2)
+    running = [Task(item, long, 40.0, until), Task(item, short, 40.0, until)]
+    assert campaign.share({long: item}, running, until) == pytest.approx(AHEAD * (2 * 80 - 40 - 10), abs=2)
     assert campaign.last_step < campaign.deadline < campaign.started + 100
+
+
+def test_groups_that_were_cut_short_are_trained_anew_and_the_longest_training_counts(tmp_path: Path) -> None:
+    item = Figure8(scale="tiny", device="cpu", run_dir=tmp_path, seeds=1)
+    cora, citeseer, pubmed = item.cells()
+
+    def trained(cell: Training, epochs: int, method: str = "gas", error: str | None = None) -> Trained:
+        curve = {"at": [epochs], "seconds": [2.0 * epochs], "loss": [1.0], "val": [0.5], "test": [0.5], "errors": [{}]}
+        return Trained(**vars(cell), method=method, error=error, **curve)
+
+    item.keep([trained(cora, 5), trained(cora, 300, "lmc4rec"), trained(citeseer, 300)])
+    item.keep([trained(pubmed, 5, error="DivergenceError: nan")])
+    campaign = Campaign([item], 100.0, time.monotonic())
+    assert list(campaign.waiting()) == [cora]
+    # 2 s for each epoch of the two methods that were trained before, and the time of the others
+    assert 2 * 2 * 300 < campaign.wants[cora] < 2 * 2 * 300 + 100
+    item.keep([trained(cora, 4), trained(cora, 6, "sse")])
+    assert {(r.method, r.at[-1]) for r in item.lines() if r.dataset == "cora"} == {
+        ("gas", 5), ("lmc4rec", 300), ("sse", 6)
+    }  # fmt: skip
 
 
 def test_small_graphs_have_more_seeds_and_their_verdict_is_within_the_deviation() -> None:
