@@ -11,7 +11,7 @@ import torch
 
 from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
-from lmc.engine.padding import COPIES, Padding, room_of
+from lmc.engine.padding import Padding, room_of
 from lmc.graph import Batch, Graph, PaddedExtractor, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
@@ -74,11 +74,12 @@ def test_a_batch_of_an_epoch_that_was_left_has_no_copy() -> None:
 
 def test_a_copy_is_taken_again_after_the_step_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(record_event=lambda: None))
+    monkeypatch.setattr("lmc.engine.padding.COPIES", 3)
     g = random_graph()
     run = replace(METHODS[2], clusters_per_batch=1).bind(g, scrambled(MODELS[0](g)), parts_of(g, 6))
     padding = Padding(run.source)
     ahead = list(padding.epoch(0, 0))
-    assert [padding.copy_of(batch) is not None for batch in ahead] == [True] * COPIES + [False] * 3
+    assert [padding.copy_of(batch) is not None for batch in ahead] == [True] * 3 + [False] * 3
     copies = []
     for batch in padding.epoch(1, 0):
         copies.append(padding.copy_of(batch))
@@ -115,6 +116,7 @@ def test_recorded_copies_train_as_the_batches_do(
     method: Method, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     g, losses = random_graph(200), []
+    monkeypatch.setattr("lmc.engine.padding.COPIES", 3)  # of 4 batches, two have the same
     for padded in (True, False):
         if not padded:
             monkeypatch.setattr("lmc.engine.pipeline.can_pad", lambda *_: False)

@@ -28,8 +28,8 @@ from lmc.engine.problem import Problem
 from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
 
-COPIES = 3
-"""Batches that have a copy at the same time: one whose step runs, one that is drawn, and one between them."""
+COPIES = 8
+"""Batches that have a copy at the same time: as many steps may be launched before the first of them is done."""
 SEEN = 16
 """Batches of the first epoch that are looked at."""
 MARGIN = 1.1
