@@ -60,7 +60,7 @@ class RecurrentKind(Layered):
         return "recurrent"
 
     def tables(self, method: Method, problem: ProblemView) -> Widths:
-        return rules_of(method).recurrent_tables(problem)
+        return rules_of(method).tables(problem)
 
     def numbers(self) -> dict[str, Tensor]:
         # on the host, since a GPU would have to be waited for

@@ -53,9 +53,6 @@ class CMC4Rec(HistoryMethod, RecurrentRules):
     def tables(self, problem: ProblemView) -> Widths:
         return {name: {1: problem.model.widths[0]} for name in ("H", "M", "V", "U")}
 
-    def recurrent_tables(self, problem: ProblemView) -> Widths:
-        return self.tables(problem)
-
     def outer_messages(self, step: Step) -> OuterMessages:
         return OuterMessages(self._outside(step, "H"))
 

@@ -50,7 +50,7 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
         return self.undo_drift
 
     def tables(self, problem: ProblemView) -> Widths:
-        return self.recurrent_tables(problem)
+        return RecurrentRules.tables(self, problem)
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
         return weight_drift.new_ages(problem) if self.undo_drift else {}

@@ -77,7 +77,7 @@ class RecurrentRules:
         """Whether adjoints from the histories are scaled to today's loss, by what the rows solved for show."""
         return False
 
-    def recurrent_tables(self, problem: ProblemView) -> Widths:
+    def tables(self, problem: ProblemView) -> Widths:
         """H[1] and V[1], the states Z and adjoints dL/dZ. Where no halo reads them, the solver starts from them."""
         width = problem.model.widths[0]
         return {"H": {1: width}, "V": {1: width}}

@@ -50,9 +50,6 @@ class SSE(HistoryMethod, RecurrentRules):
     def tables(self, problem: ProblemView) -> Widths:
         return {"H": {1: problem.model.widths[0]}}
 
-    def recurrent_tables(self, problem: ProblemView) -> Widths:
-        return self.tables(problem)
-
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.blocks.halo(core)
         P = problem.blocks.block(core, torch.cat([core, halo]))
