@@ -25,6 +25,20 @@ def test_shard_writes_a_folder_per_rank(tmp_path: Path) -> None:
     assert [shard.parts[: shard.num_owned].unique().numel() for shard in shards] == [3, 3]
 
 
+def test_the_same_graph_is_written_again_and_another_one_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+
+    def shard(graph: str, ranks: int) -> str:
+        args = ["shard", graph, "--ranks", str(ranks), "--parts", "6", "--out", str(folder)]
+        return " ".join(CliRunner().invoke(app, args).output.split())
+
+    for ranks in (3, 2):
+        assert "written" in shard("tiny-like@0.3", ranks)
+        assert {path.name for path in folder.glob("rank-*")} == {f"rank-{rank}" for rank in range(ranks)}
+    assert "expected no folder, or one of this graph (got " in shard("tiny-like@0.4", 2)
+    assert read_shard(folder, 1, ranks=2).num_nodes == 450
+
+
 @pytest.mark.parametrize(("ranks", "parts"), [("0", "4"), ("4", "3"), ("2", "99999999")])
 def test_numbers_that_do_not_fit_are_refused(ranks: str, parts: str, tmp_path: Path) -> None:
     args = ["shard", "tiny-like", "--ranks", ranks, "--parts", parts, "--out", str(tmp_path / "shards")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,25 @@ def test_a_rank_that_waits_too_long_ends_with_one_line_that_names_the_step(tmp_p
     codes, outputs = launch(2, tmp_path, sleeps)
     assert codes == [5, 0], outputs
     assert "within 2 s (got none at rank 0 in epoch 1, step 1): another rank failed or is too slow" in outputs[0]
+
+
+@pytest.mark.parametrize("code", [1, 2, 130, 143])
+def test_a_rank_that_fails_or_is_stopped_ends_without_destroying_its_process_group(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads of gloo may still wait for a rank that has ended."""
+    ended: list[int] = []
+
+    def stopped(prog_name: str) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("lmc.engine.distributed.end", ended.append)
+    command = import_module("lmc.cli.app")
+    monkeypatch.setattr(command, "app", stopped)
+    with pytest.raises(SystemExit):
+        command.main()
+    assert ended == [code]
 
 
 def test_options_of_ranks_need_torchrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 import lmc
 from helpers import make, parts_of, random_graph
 from lmc.errors import ConfigError, GraphError
-from lmc.graph import CSR, Extractor, Graph, csr, normalise, spmm
+from lmc.graph import CSR, Extractor, Graph, Shard, csr, normalise, spmm
 from lmc.graph.csr import pointer_dtype, row_entries
 from lmc.graph.edges import checked_edges
 from lmc.partition import partition
@@ -86,6 +86,19 @@ def test_a_product_is_divided_into_ranges_of_rows(small_limit: None) -> None:
     torch.testing.assert_close(spmm(P, x), P.to_dense() @ x)
     assert len(P.pieces()) > 2
     assert all(piece.nnz < LIMIT and piece.indptr.dtype == torch.int32 for _, piece in P.pieces())
+
+
+def test_shards_of_a_wide_graph_are_those_of_a_narrow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, owners = parts_of(random_graph(), 8), torch.arange(8)
+    shards = [Shard.cut(random_graph(), parts, owners, rank, 8) for rank in range(8)]
+    monkeypatch.setattr(csr, "INT32_ENTRIES", 1 + max(shard.graph.adj.nnz for shard in shards))
+    wide = rebuilt(random_graph())
+    assert wide.adj.indptr.dtype == torch.int64
+    for rank, want in enumerate(shards):
+        found = Shard.cut(wide, parts, owners, rank, 8)
+        assert found.graph.adj.indptr.dtype == torch.int32
+        assert torch.equal(found.graph.adj.to_dense(), want.graph.adj.to_dense())
+        assert torch.equal(found.ids, want.ids)
 
 
 def test_self_loops_can_make_pointers_wide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lmc.cli import options as o
-from lmc.cli.console import REFUSED, new_app
+from lmc.cli.console import new_app
 from lmc.heap import keep_memory
 
 _ENVIRONMENT = {
@@ -34,10 +34,10 @@ def main() -> None:
     try:
         app(prog_name="lmc")
     except SystemExit as ended:
-        if ended.code == REFUSED and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        if isinstance(ended.code, int) and ended.code and int(os.environ.get("WORLD_SIZE", 1)) > 1:
             from lmc.engine.distributed import end
 
-            end(REFUSED)
+            end(ended.code)
         raise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmc.cli.console import console, facts
 from lmc.cli.options import Shard
-from lmc.data import write_shards
+from lmc.data.shards import check_folder, write_shards
 from lmc.errors import ConfigError
 from lmc.heap import release_freed
 from lmc.methods import CMC
@@ -16,6 +16,7 @@ def shard_command(options: Shard) -> None:
     if ranks < 1:
         raise ConfigError(f"expected --ranks of at least 1 (got {ranks})")
     graph = options.load(mapped=True)
+    check_folder(options.out, graph)
     num_parts = options.parts or max(ranks, CMC().parts_in(graph))
     if not ranks <= num_parts <= graph.num_nodes:
         raise ConfigError(

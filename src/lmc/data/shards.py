@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,22 @@ def write_shards(graph: Graph, parts: Tensor, owners: Tensor, ranks: int, folder
             common |= {"directed": graph.directed, "num_features": graph.num_features}
             del shard  # before the next one is cut
             release_freed()
+        for stale in set(folder.glob("rank-*")) - {_file(folder, rank).parent for rank in range(ranks)}:
+            shutil.rmtree(stale)
         manifest = {"format": FORMAT, "ranks": written, **common}
         replace(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     return written
+
+
+def check_folder(folder: Path, graph: Graph) -> None:
+    """Refuse to replace the shards of another graph; those of the same graph are written again."""
+    if (folder / MANIFEST).is_file():
+        there, here = _manifest(folder), {name: getattr(graph, name) for name in ("name", "num_nodes", "num_edges")}
+        if {name: there[name] for name in here} != here:
+            raise DataError(
+                f"expected no folder, or one of this graph (got {folder}, the shards of {there['name']} with "
+                f"{there['num_nodes']:,} nodes): choose another one, or delete it"
+            )
 
 
 def is_sharded(folder: Path) -> bool:

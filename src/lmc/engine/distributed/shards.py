@@ -33,8 +33,7 @@ def own_shard(folder: str | Path, options: Distributed | None, device: torch.dev
         shard = read_shard(folder, world.rank, world.ranks)
     except DataError as error:
         refusal = str(error)
-    texts = world.gather(torch.tensor([0, *refusal.encode()], dtype=torch.uint8, device=world.device))
-    refusals = [bytes(text.tolist()[1:]).decode() for text in texts if text.numel() > 1]
+    refusals = list(filter(None, world.texts(refusal)))
     if shard is None or refusals:
         raise DataError(refusals[0])
     return shard
