@@ -22,7 +22,7 @@ def make_paper_app(program: str) -> typer.Typer:
         """List the tables and figures in the paper's order."""
         out = console()
         for cls in ITEMS:
-            out.print(f"{cls.name:<10} {cls.title} ({cls.label})", soft_wrap=True, markup=False)
+            out.print(f"{cls.name:<12} {cls.title} ({cls.label})", soft_wrap=True, markup=False)
         for name, why in NO_EXPERIMENT.items():
             out.print(f"no command: {name}: {why}", soft_wrap=True, markup=False)
 

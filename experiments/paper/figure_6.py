@@ -12,7 +12,8 @@ from experiments.paper.numbers import Comparison
 from experiments.paper.plots import curves
 from experiments.paper.training import Trained, Training
 
-BOTH, FORWARD = "C_f & C_b", "C_f"
+SHOWN = ("GAS", FORWARD := "C_f", BOTH := "C_f & C_b")
+"""The methods of either group."""
 CLAIMS = (
     ("small batches", BOTH, "GAS"), ("small batches", BOTH, FORWARD),
     ("large batches", BOTH, "GAS"), ("large batches", FORWARD, "GAS"),
@@ -46,7 +47,7 @@ class Figure6(Item):
         }
 
     def comparisons(self, results: Results) -> list[Comparison]:
-        titles, groups = ("GAS", FORWARD, BOTH), self.groups()
+        groups = self.groups()
         kinds: list[tuple[str, Number, dict[str, Any]]] = [
             ("test accuracy, %", accuracy, {}),
             ("test accuracy, %, mean along training", mean_along, {}),
@@ -57,11 +58,13 @@ class Figure6(Item):
             ours = {
                 (setting, title): entry
                 for setting, group in groups.items()
-                for title, spec in zip(titles, group.specs, strict=True)
+                for title, spec in zip(SHOWN, group.specs, strict=True)
                 if (entry := results.entry(group, spec, number)) is not None
             }
-            made.append(Comparison(what, list(groups), titles, ours, claims=CLAIMS, **options))
+            made.append(Comparison(what, list(groups), SHOWN, ours, claims=CLAIMS, **options))
         return made
 
     def figure(self, records: Sequence[Trained]) -> Figure | None:
-        return curves(self.title, self.groups(), Results(self.own(records)), "at", ("test",))
+        groups = self.groups()
+        names = {spec: title for group in groups.values() for title, spec in zip(SHOWN, group.specs, strict=True)}
+        return curves(self.title, groups, Results(self.own(records)), "at", ("test", "loss"), names=names)

@@ -18,13 +18,21 @@ NAMES = {"seconds": "seconds of training", "at": "epochs", "test": "test accurac
 
 
 def curves(
-    title: str, groups: Mapping[str, Training], results: Results, x: str, ys: Sequence[str], methods: Sequence[str] = ()
-) -> Figure | None:
-    """A panel for every group and every kind of value: "test", "loss", or a kind of error."""
+    title: str, groups: Mapping[str, Training], results: Results, x: str, ys: Sequence[str],
+    methods: Sequence[str] = (), names: Mapping[str, str] = TITLES,
+) -> Figure | None:  # fmt: skip
+    """A panel for every group and every kind of value: "test", "loss", or a kind of error.
+
+    Methods of the same name in ``names`` look the same.
+    """
     shown = _trained(groups.values(), methods, results)
     if not shown:
         return None
-    looks = {spec: replace(look, name=TITLES.get(spec, look.name)) for spec, look in looks_of(shown).items()}
+    named: dict[str, Look] = {}
+    looks = {}
+    for spec, look in looks_of(shown).items():
+        name = names.get(spec, look.name)
+        looks[spec] = named.setdefault(name, replace(look, name=name))
     columns = len(groups) if len(groups) <= MOST_COLUMNS else math.ceil(len(groups) / 2)
     rows = [(y, batch) for batch in batched(groups.items(), columns) for y in ys]
     figure = new_figure(1.0 + 3.0 * columns, 0.9 + 2.6 * len(rows), title)
@@ -36,7 +44,7 @@ def curves(
         row[0].set_ylabel(NAMES.get(y, f"relative error, {y}"), fontsize=9.5)
     for axes in panels[-1]:
         axes.set_xlabel(NAMES[x], fontsize=9.5)
-    legend_below(figure, looks, columns=max(1, int(columns * 2.2)))
+    legend_below(figure, named, columns=max(1, int(columns * 2.2)))
     return figure
 
 

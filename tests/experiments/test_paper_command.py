@@ -15,6 +15,7 @@ from experiments.paper import graphs
 from experiments.paper.campaign import AHEAD, All, Campaign
 from experiments.paper.catalogue import ITEMS
 from experiments.paper.costs import level
+from experiments.paper.figure_6 import Figure6
 from experiments.paper.item import Item, Results, loss_after, mean_over_time, times
 from experiments.paper.page import BEGIN, END
 from experiments.paper.recurrent_curves import Figure8
@@ -202,6 +203,24 @@ def test_groups_that_were_cut_short_are_trained_anew_and_the_longest_training_co
     assert {(r.method, r.at[-1]) for r in item.lines() if r.dataset == "cora"} == {
         ("gas", 5), ("lmc4rec", 300), ("sse", 6)
     }  # fmt: skip
+
+
+def test_figure_6_names_each_of_its_methods_once_and_figure_8_judges_losses_of_the_same_graph() -> None:
+    curve = {"at": [1, 2], "loss": [2.0, 1.0], "val": [0.5, 0.6], "test": [0.5, 0.6], "seconds": [1.0, 2.0]}
+
+    def records(item: Item) -> list[Trained]:
+        cells = item.groups().values()
+        return [Trained(**vars(c), method=spec, errors=[{}, {}], **curve) for c in cells for spec in c.specs]
+
+    figure = Figure6(scale="tiny", device="cpu")
+    drawn = figure.figure(records(figure))
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["GAS", "C_f", "C_f & C_b"]
+    assert len({line.get_color() for line in drawn.axes[0].get_lines() if len(line.get_xdata()) == 2}) == 3
+    item = Figure8(scale="tiny", device="cpu")
+    *scores, losses = item.comparisons(Results(records(item)))
+    assert all(("Cora", "LMC4Rec", "Cluster-GCN") in found.claims for found in scores)
+    assert {worse for _, _, worse in losses.claims} == {"SSE", "GAS"}
+    assert not losses.higher
 
 
 def test_small_graphs_have_more_seeds_and_their_verdict_is_within_the_deviation() -> None:
