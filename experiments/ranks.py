@@ -25,6 +25,8 @@ from lmc.methods import Method
 from lmc.report.looks import entitle, legend_below, new_figure, plain
 from lmc.report.names import looks_of, shade
 
+LMC = "lmc:alpha=1.0:score=1"
+"""As in the preset of ogbn-arxiv, which also has half of the parts in a batch."""
 CAPTION = (
     "loss: mean of the steps of the last epoch, over seeds. difference: of the mean curve of the ranks from that of "
     "one process, in the last epoch; spread: highest minus lowest seed of one process there; within: share of all "
@@ -70,10 +72,10 @@ class RankCurves(TrainingStudy[RankCurveCell, RankCurve]):
 
     dataset: Annotated[str, typer.Argument(help="Name of a graph, or path to one.")] = "arxiv-like@0.1"
     ranks: Annotated[str, typer.Option(help="Numbers of ranks, comma-separated; 1 is one process.")] = "1,2,4"
-    methods: Methods = "lmc,cmc,imc"
-    exact: Annotated[str, typer.Option(help="Methods that exchange rows at every layer.")] = "full,backward-sgd"
+    methods: Methods = f"{LMC},cmc,imc"
+    exact: Annotated[str, typer.Option(help="Methods that exchange rows at every layer.")] = f"full,backward-sgd,{LMC}"
     parts: Annotated[int, typer.Option(help="Parts of the graph.")] = 40
-    clusters: Annotated[int, typer.Option(help="Parts in a global batch; a rank has its share of them.")] = 8
+    clusters: Annotated[int, typer.Option(help="Parts in a global batch; a rank has its share of them.")] = 20
     hidden: Hidden = 64
     epochs: Annotated[int, typer.Option(help="Epochs of every training.")] = 15
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 0.01
@@ -197,18 +199,18 @@ DASHES: tuple[Any, ...] = ((0, ()), (0, (4, 2)), (0, (1.2, 1.4)), (0, (6, 1.5, 1
 
 
 def curves_figure(records: Sequence[RankCurve], title: str) -> Figure:
-    """A panel for each method: a curve for each number of ranks, and the range over seeds of one process."""
-    panels: dict[str, list[Summary]] = {}
+    """A panel for each method and sync: a curve for each number of ranks, and the range over seeds of one process."""
+    panels: dict[tuple[str, str], list[Summary]] = {}
     for s in summaries(records):
-        panels.setdefault(s.curves[0].method, []).append(s)
+        panels.setdefault((s.curves[0].method, s.curves[0].sync), []).append(s)
     numbers = sorted({r.ranks for r in records})
     columns = min(3, len(panels))
     figure = new_figure(3.9 * columns, 1.3 + 2.9 * -(-len(panels) // columns), title)
-    looks = looks_of(list(panels))
-    for place, (label, rows) in enumerate(panels.items(), start=1):
+    looks = looks_of(list(dict.fromkeys(label for label, _ in panels)))
+    for place, ((label, sync), rows) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(-(-len(panels) // columns), columns, place)
-        first, colour = rows[0].curves[0], looks[label].colour
-        entitle(axes, f'{looks[label].name}, sync="{first.sync}"', 10.5)
+        colour = looks[label].colour
+        entitle(axes, f'{looks[label].name}, sync="{sync}"', 10.5)
         axes.set_xlabel("epoch", fontsize=9)
         axes.set_ylabel("training loss", fontsize=9)
         _draw(axes, rows, numbers, colour)

@@ -65,8 +65,8 @@ def test_a_summary_compares_means_with_the_spread_of_one_process() -> None:
 def test_the_study_trains_draws_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = (
-        "ranks", "tiny-like@0.3", "--ranks", "1,2", "--methods", "gas", "--exact", "full", "--parts", "8", "--hidden",
-        "8", "--layers", "2", "--epochs", "2", "--seeds", "1", "--run-dir", "r",
+        "ranks", "tiny-like@0.3", "--ranks", "1,2", "--methods", "gas", "--exact", "full", "--parts", "8",
+        "--clusters", "8", "--hidden", "8", "--layers", "2", "--epochs", "2", "--seeds", "1", "--run-dir", "r",
     )  # fmt: skip
 
     def invoke(*more: str) -> Any:
@@ -89,7 +89,7 @@ def test_the_study_trains_draws_and_continues(tmp_path: Path, monkeypatch: pytes
 
 
 def test_ranks_that_do_not_divide_a_batch_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"1 and divisors of --clusters 8 for --ranks \(got 1,3\)"):
+    with pytest.raises(ConfigError, match=r"1 and divisors of --clusters 20 for --ranks \(got 1,3\)"):
         RankCurves(ranks="1,3").cells()
     with pytest.raises(ConfigError, match=r"\(got 2,4\)"):
         RankCurves(ranks="2,4").cells()
