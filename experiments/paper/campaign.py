@@ -154,11 +154,13 @@ class Campaign:
         return found | {cell: cost(cell, item.graphs, {}) for cell, item in self.timings().items()}
 
     def waiting(self) -> dict[Training, Item]:
-        """The groups that have no lines or were cut short, all of one seed after those of the other, the longest ones
-        first."""
-        lines = self.items[0].lines()
+        """The groups that have no lines or were cut short, all of one seed after those of the other.
+
+        Several processes begin with the longest ones, so that they end together; one begins with the shortest.
+        """
+        lines, sign = self.items[0].lines(), 1 if self.jobs == 1 else -1
         found = {cell: item for item in reversed(self.items) for cell in item.waiting(lines)}
-        return dict(sorted(found.items(), key=lambda pair: (pair[0].seed, -self.wants[pair[0]])))
+        return dict(sorted(found.items(), key=lambda pair: (pair[0].seed, sign * self.wants[pair[0]])))
 
     def timings(self) -> dict[Training, Item]:
         """Short groups that measure the time of an epoch alone, without methods whose time is known."""

@@ -21,6 +21,7 @@ from experiments.paper.page import BEGIN, END
 from experiments.paper.recurrent_curves import Figure8
 from experiments.paper.small_graphs import SmallGraphs
 from experiments.paper.table_2 import Table2
+from experiments.paper.table_6 import Table6
 from experiments.paper.training import Trained, Training
 from experiments.paper.workers import Task, Workers
 from lmc.errors import ConfigError
@@ -203,6 +204,14 @@ def test_groups_that_were_cut_short_are_trained_anew_and_the_longest_training_co
     assert {(r.method, r.at[-1]) for r in item.lines() if r.dataset == "cora"} == {
         ("gas", 5), ("lmc4rec", 300), ("sse", 6)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_process_begins_with_the_shortest_groups_and_several_with_the_longest(jobs: int, tmp_path: Path) -> None:
+    campaign = Campaign([Table6(scale="tiny", device="cpu", run_dir=tmp_path, seeds=2)], 100.0, 0.0, jobs)
+    order = [(cell.seed, campaign.wants[cell] * (1 if jobs == 1 else -1)) for cell in campaign.waiting()]
+    assert len(set(order)) > 2
+    assert order == sorted(order)
 
 
 def test_figure_6_names_each_of_its_methods_once_and_figure_8_judges_losses_of_the_same_graph() -> None:
