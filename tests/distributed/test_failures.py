@@ -27,8 +27,10 @@ OPTIONS: dict[str, Any] = {"epochs": 3, "lr": 0.05, "checkpoint_every": "3steps"
         (Case(GAS(clusters_per_batch=1)), {}, r"the same method on every rank \(got LMC4Conv\(.* on rank 1"),
         (replace(CASE, model="sage"), {}, r"the same model on every rank \(got \('GCN'"),
         (replace(CASE, options={"wire": "bfloat16"}), {}, "the same options of ranks on every rank"),
+        (replace(CASE, graph="large"), {}, r"the same checksum of the graph on every rank \(got \w{12} on rank 0, and"),
+        (replace(CASE, scattered=True), {}, "the same checksum of the division into parts on every rank"),
     ],
-    ids=["lr", "method", "model", "wire"],
+    ids=["lr", "method", "model", "wire", "graph", "parts"],
 )
 def test_a_rank_with_other_settings_is_refused_on_all_ranks(
     case: Case, more: dict[str, Any], message: str, two: Ranks
