@@ -26,6 +26,10 @@ START.set_forkserver_preload(
         "lmc.train",
         "lmc.diagnostics",
         "lmc.pyg",
+        "lmc.cli.app",
+        "lmc.cli.train",
+        "typer.testing",
+        "pytest",
     ]
 )
 TIMEOUT = 100.0
