@@ -258,7 +258,7 @@ def _rows_of(graph: Graph, nodes: Tensor, x: Tensor | CSR | None = None) -> dict
     """The fields of these nodes; ``x`` are their features, where known."""
     if x is None:
         at = nodes.to(graph.x.device)
-        x = graph.x.select_rows(at) if isinstance(graph.x, CSR) else graph.x[at]
+        x = graph.x.select_rows(at) if isinstance(graph.x, CSR) else graph.x.index_select(0, at)
     return {"x": x} | {field: getattr(graph, field)[nodes] for field in node_fields(graph)}
 
 

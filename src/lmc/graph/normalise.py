@@ -29,19 +29,25 @@ Rule = Callable[[Tensor, Tensor, slice], Tensor]
 """The values of entries: (row of each, column of each, the entries) -> one number for each; rows may broadcast."""
 
 
-def with_self_loops(adj: CSR) -> CSR:
+def with_self_loops(adj: CSR, dtype: torch.dtype | None = None, rule: Rule | None = None) -> CSR:
     """A + I, columns sorted; A has no self-loops. Where A has weights, loops have the weight 1; edge data of loops is
-    zero."""
+    zero.
+
+    Args:
+        dtype, rule: the values that a pattern gets where it is :func:`_bare`; None: none.
+    """
     n, device = adj.num_rows, adj.device
-    num, dtype = adj.nnz + n, pointer_dtype(adj.nnz + n)
+    num, wide = adj.nnz + n, pointer_dtype(adj.nnz + n)
     loops = torch.arange(n, device=device)
-    indptr = adj.indptr.to(dtype) + torch.arange(n + 1, dtype=dtype, device=device)
+    indptr = adj.indptr.to(wide) + torch.arange(n + 1, dtype=wide, device=device)
     indices = empty_entries(adj, torch.int32, num)
     values, data = (None if a is None else empty_entries(adj, a, num) for a in (adj.values, adj.edge_data))
-    bare = values is None and data is None and device.type == "cpu"
+    bare = _bare(adj)
+    if rule is not None and dtype is not None:
+        values = empty_entries(adj, dtype, num)
     for rows, entries in entry_ranges(adj) if adj.files is not None or not bare else [(slice(0, n), slice(0, adj.nnz))]:
         if bare:
-            _insert_loops(adj, rows, indptr, indices)
+            _insert_loops(adj, rows, indptr, indices, values, rule)
             continue
         nodes = loops[rows]
         counts = adj.indptr[rows.start : rows.stop + 1].diff()
@@ -58,8 +64,16 @@ def with_self_loops(adj: CSR) -> CSR:
     return CSR(indptr, indices, values, adj.num_cols, edge_data=data, files=adj.files)
 
 
-def _insert_loops(adj: CSR, some: slice, indptr: Tensor, indices: Tensor) -> None:
-    """Write the sorted columns of these rows of A + I, whose row pointers are ``indptr``, into ``indices``."""
+def _bare(adj: CSR) -> bool:
+    """Whether a matrix is a pattern in the memory of the host, whose rows can be written by several threads."""
+    return adj.values is None and adj.edge_data is None and adj.device.type == "cpu"
+
+
+def _insert_loops(
+    adj: CSR, some: slice, indptr: Tensor, indices: Tensor, values: Tensor | None, rule: Rule | None
+) -> None:
+    """Write the sorted columns of these rows of A + I, whose row pointers are ``indptr``, into ``indices``, and the
+    numbers of ``rule`` into ``values`` while the columns are in the cache."""
     starts = adj.indptr[some.start : some.stop + 1]
     old, new = starts.numpy(), indptr[some].numpy()
 
@@ -70,6 +84,9 @@ def _insert_loops(adj: CSR, some: slice, indptr: Tensor, indices: Tensor) -> Non
             columns[:, :length] = spans(adj.indices, length)[old[rows]]
         columns.sort(axis=1)
         spans(indices, length + 1)[new[rows]] = columns
+        if values is not None and rule is not None:
+            found = rule(torch.from_numpy(rows + some.start).unsqueeze(1), torch.from_numpy(columns), slice(0, 0))
+            spans(values, length + 1)[new[rows]] = numbers(found.to(values.dtype))
 
     for_equal_rows(starts.diff(), insert)
 
@@ -105,6 +122,10 @@ def _weigh_rows(looped: CSR, values: Tensor, rule: Rule) -> None:
 
 def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     """P = D^-1/2 (A + I) D^-1/2 with D the row sums of A + I; symmetric where A is."""
+    if _bare(adj) and adj.files is None:
+        roots = (adj.degrees() + 1).double().rsqrt()
+        found = with_self_loops(adj, dtype, lambda row, col, _: _of(roots, row) * _of(roots, col))
+        return replace(found, symmetric=adj.symmetric, _cache={})
     looped = with_self_loops(adj)
     weights = looped.values
     scale = (looped.degrees().to(torch.float64) if weights is None else row_sums(looped, weights)).rsqrt()

@@ -68,7 +68,8 @@ def _move_rows(matrix: CSR, moved: CSR, order: Tensor, position: Tensor) -> None
     def move(length: int, rows: np.ndarray) -> None:
         if length == 0:
             return
-        spans(moved.indices, length)[new[rows]] = column[spans(matrix.indices, length)[old[rows]]]
+        columns = spans(matrix.indices, length)[old[rows]]
+        spans(moved.indices, length)[new[rows]] = column.take(columns, mode="clip")  # "raise" checks every column first
         for source, target in given:
             if source is not None and target is not None:
                 spans(target, length)[new[rows]] = spans(source, length)[old[rows]]
