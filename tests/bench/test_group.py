@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 
 import pytest
 import torch
@@ -71,6 +72,21 @@ def test_lines_are_timed_in_turn(graph: lmc.Graph, monkeypatch: pytest.MonkeyPat
     assert order == order[:3] * 3
     assert len(set(map(id, order))) == 3
     assert all(len(timed.times[0]) == 3 for timed in order)
+
+
+def test_a_group_leaves_no_run_behind(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left would be freed during the next measurement of memory, and lower it."""
+    runs = []
+    set_up = Stopwatch._set_up
+
+    def noting(watch: Stopwatch, cell: SpeedCell, line: Line) -> Timed:
+        timed = set_up(watch, cell, line)
+        runs.append(weakref.ref(timed.run))
+        return timed
+
+    monkeypatch.setattr(Stopwatch, "_set_up", noting)
+    stopwatch(graph).time_in_turn(SpeedCell("gcn", "4/2", ""), [Line("full"), Line("gas"), Line("cluster")])
+    assert [run() for run in runs] == [None] * 3
 
 
 def test_a_group_without_enough_memory_is_refused_in_one_line(

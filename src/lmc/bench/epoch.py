@@ -106,7 +106,6 @@ class Timed:
     nnz_share: float | None = None  # non-zeros of the batches' operators, forward and backward, over those of the graph
     halo_ratio: float | None = None  # halo rows over core rows
     run: Run | None = None  # None for PyG
-    sweeps: int = 0  # so far
     times: dict[int, list[float]] = field(default_factory=dict)  # of epochs, by the number of sweeps in them
 
     def warm_up(self, epochs: int, before: int | None) -> Timed:
@@ -122,25 +121,16 @@ class Timed:
         return self
 
     def time_epoch(self) -> None:
-        before = self.sweeps
+        before = 0 if self.run is None else self.run.refreshed
         spent = elapsed_ms(self.epoch, self.device)
-        self.times.setdefault(self.sweeps - before, []).append(spent)
+        sweeps = 0 if self.run is None else self.run.refreshed - before
+        self.times.setdefault(sweeps, []).append(spent)
 
     @property
     def ms(self) -> float:
         """The median time of an epoch, in milliseconds; where some epochs have sweeps, the medians of those that have
         and of those that have not, each counted as often as there were such epochs."""
         return sum(len(each) * median(each) for each in self.times.values()) / sum(map(len, self.times.values()))
-
-    def count_sweeps(self, run: Run) -> None:
-        """Count the sweeps that ``run`` makes from now on."""
-        refresh = run.refresh
-
-        def counted() -> None:
-            self.sweeps += 1
-            refresh()
-
-        run.refresh = counted  # type: ignore[method-assign]
 
 
 def build(name: str, graph: Graph, setup: Setup) -> Model:
@@ -182,7 +172,6 @@ def timed_run(
         lambda: float(sum(train_epoch(run, optimizer))),
         run.num_batches, step_bytes, device, None, nnz_share, ratio, run,
     )  # fmt: skip
-    timed.count_sweeps(run)
     return timed.warm_up(setup.warmup, before)
 
 

@@ -158,8 +158,8 @@ class Stopwatch:
         try:
             timed = {line: self._set_up(cell, line) for line in lines if line not in background}
             for _ in range(repeat):
-                for one in timed.values():
-                    one.time_epoch()
+                for line in timed:
+                    timed[line].time_epoch()
             for line in background:
                 timed[line] = self._set_up(cell, line)
                 for _ in range(repeat):

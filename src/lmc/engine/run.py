@@ -61,6 +61,8 @@ class Run:
         self.epoch = 0
         self.setup_seconds: dict[str, float] = {}
         self._fresh = False  # whether the tables were filled after the last step
+        self.refreshed = 0
+        """How often the tables were filled."""
         self.generator = torch.Generator(problem.device).manual_seed(derive(seed, "dropout"))
         self.parameters = {name: p for name, p in problem.model.named_parameters() if p.requires_grad}
         self._bound = BoundParameters(problem.model)
@@ -217,7 +219,7 @@ class Run:
             self.sync.refreshed()
         chunks = sweep_chunks(problem) if self.method.traits.sweeps else self.clusters.cores(problem.device)
         self.method.fill(Passes(self, problem, chunks))
-        self._fresh = True
+        self._fresh, self.refreshed = True, self.refreshed + 1
         if problem.device.type == "cpu":  # elsewhere the passes leave nothing in the memory of the host
             release_freed()
 
