@@ -250,7 +250,7 @@ MUTANTS = (
     Mutant(
         "weights-not-normalised",
         "graph/normalise.py",
-        "else row_sums(looped, weights)",
+        "else row_sums(looped, looped.values)",
         "else looped.degrees().double()",
         "D sums the edge weights",
         EDGES,

@@ -34,16 +34,17 @@ def with_self_loops(adj: CSR, dtype: torch.dtype | None = None, rule: Rule | Non
     zero.
 
     Args:
-        dtype, rule: the values that a pattern gets where it is :func:`_bare`; None: none.
+        dtype, rule: the values that A + I gets in the same pass, only for a matrix that is :func:`_bare`; None: none.
     """
     n, device = adj.num_rows, adj.device
-    num, wide = adj.nnz + n, pointer_dtype(adj.nnz + n)
+    num, of_pointers = adj.nnz + n, pointer_dtype(adj.nnz + n)
     loops = torch.arange(n, device=device)
-    indptr = adj.indptr.to(wide) + torch.arange(n + 1, dtype=wide, device=device)
+    indptr = adj.indptr.to(of_pointers) + torch.arange(n + 1, dtype=of_pointers, device=device)
     indices = empty_entries(adj, torch.int32, num)
     values, data = (None if a is None else empty_entries(adj, a, num) for a in (adj.values, adj.edge_data))
     bare = _bare(adj)
     if rule is not None and dtype is not None:
+        assert bare, "other matrices get their values from _weighted"
         values = empty_entries(adj, dtype, num)
     for rows, entries in entry_ranges(adj) if adj.files is not None or not bare else [(slice(0, n), slice(0, adj.nnz))]:
         if bare:
@@ -122,19 +123,23 @@ def _weigh_rows(looped: CSR, values: Tensor, rule: Rule) -> None:
 
 def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     """P = D^-1/2 (A + I) D^-1/2 with D the row sums of A + I; symmetric where A is."""
-    if _bare(adj) and adj.files is None:
-        roots = (adj.degrees() + 1).double().rsqrt()
-        found = with_self_loops(adj, dtype, lambda row, col, _: _of(roots, row) * _of(roots, col))
+    if _bare(adj) and adj.files is None:  # in one pass over the entries
+        found = with_self_loops(adj, dtype, _gcn_rule((adj.degrees() + 1).double()))
         return replace(found, symmetric=adj.symmetric, _cache={})
     looped = with_self_loops(adj)
-    weights = looped.values
-    scale = (looped.degrees().to(torch.float64) if weights is None else row_sums(looped, weights)).rsqrt()
+    sums = looped.degrees().double() if looped.values is None else row_sums(looped, looped.values)
+    return _weighted(looped, dtype, _gcn_rule(sums, looped.values), adj.symmetric)
+
+
+def _gcn_rule(sums: Tensor, weights: Tensor | None = None) -> Rule:
+    """The values of :func:`gcn_norm` from the row sums of A + I and its weights; None: all are 1."""
+    scale = sums.rsqrt()
 
     def rule(row: Tensor, col: Tensor, entries: slice) -> Tensor:
         each = _of(scale, row) * _of(scale, col)
         return each if weights is None else each * weights[entries]
 
-    return _weighted(looped, dtype, rule, adj.symmetric)
+    return rule
 
 
 def normalise(adj: CSR, kind: str, dtype: torch.dtype = torch.float32) -> CSR:

@@ -48,9 +48,10 @@ training device is a CPU there is nothing to overlap and every call takes effect
 """
 
 from lmc.kernels.packed import Rows
-from lmc.stores.base import DeviceTable, Store, Table, free_memory, overwrite, tables_of
+from lmc.stores.base import DeviceTable, Store, Table, overwrite, tables_of
 from lmc.stores.disk import FileRows
 from lmc.stores.host import HostRows, host_zeros
+from lmc.stores.memory import free_memory
 from lmc.stores.placement import PRECISIONS, Placement, check_device, placement_on
 from lmc.stores.staged import BundleMember, InPlace, StagedTable, in_place
 from lmc.stores.staging import Staging, WriteLogs

@@ -15,8 +15,8 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.files import mapped_file
 from lmc.kernels.packed import Packed, Rows, num_rows
-from lmc.stores.base import free_memory
 from lmc.stores.host import HostRows
+from lmc.stores.memory import free_memory
 
 RESIDENT = 2**26
 SHARE = 1 / 128

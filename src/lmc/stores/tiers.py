@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from lmc.errors import ConfigError
-from lmc.stores.base import DeviceTable, Store, Table, free_memory, tables_of
+from lmc.stores.base import DeviceTable, Store, Table, tables_of
 from lmc.stores.disk import FileRows
 from lmc.stores.host import host_zeros
+from lmc.stores.memory import free_memory
 from lmc.stores.staged import StagedTable, members
 
 SHARE = 0.6
