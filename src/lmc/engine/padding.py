@@ -86,8 +86,8 @@ class DrawnBatch(Batch):
 class Padding:
     """The copies of fixed size, which the batches of an epoch take in turn.
 
-    A copy is taken again when the step on it is launched; a batch that comes before is not padded. The room follows
-    from batches of the first epoch, so that it is the same in a run that is resumed.
+    A copy is free again when the step on it is launched; a batch that finds its copy taken is not padded. The room
+    follows from batches of the first epoch, so that it is the same in a run that is resumed.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -102,7 +102,7 @@ class Padding:
         """The batches of an epoch, from the ``start``-th on, each of which is cut into its copy where it fits."""
         batches = self._batches
         weight = float(batches.num_batches)
-        self._taken.clear()  # by batches of an epoch that was left early
+        self._taken.clear()  # copies that batches of an unfinished epoch hold are free again
         for slot, parts in enumerate(batches.clusters.epoch(epoch)[start:], start):
             whole, cut = partial(batches.make, batches.clusters.core(parts), weight, slot), self._cuts[slot % COPIES]
             if cut in self._taken.values():

@@ -91,7 +91,7 @@ def overwrite(table: Table, source: Matrix | None = None) -> None:
 
 
 def write_rows(matrix: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
-    """matrix[rows] = values, or += values. Values that are these rows themselves, changed in place, are there."""
+    """matrix[rows] = values, or += values; nothing is copied where ``values`` are these rows, changed in place."""
     values = values.to(matrix.dtype)
     if isinstance(rows, slice):
         there = matrix[rows]
