@@ -639,8 +639,8 @@ MUTANTS = (
     Mutant(
         "imc-outside-contains-the-inside",
         "methods/imc.py",
-        'exact.tables["Q"][l].pull(rows), alpha=-1)',
-        'exact.tables["Q"][l].pull(rows), alpha=0)',
+        "outside=not self.redraw)",
+        "outside=False)",
         "S = M - P Q is what came from outside of the batch",
         IMC,
     ),

@@ -211,3 +211,33 @@ def test_wrong_settings_are_refused() -> None:
         bound(IMC(clusters_per_batch=1), GAT(6, 7, 4, num_layers=2).double())
     with pytest.raises(ConfigError, match="dense features"):
         bound(DropEdge(IMC(clusters_per_batch=1)), g=random_graph(sparse_features=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("redraw", [False, True])
+@pytest.mark.parametrize("basis", ["T", "T+X1"])
+def test_a_recorded_sweep_fills_what_an_eager_one_does(basis: str, redraw: bool, norm: str) -> None:
+    """Both follow the parameters, which change between sweeps; the eager one is that of a run without a recorder."""
+    g, parts = random_graph(400), 4
+    runs = []
+    for recorded in (True, False):
+        model = scrambled(GCN(6, 7, 4, num_layers=3, norm=norm)).double()
+        run = bound(IMC(clusters_per_batch=1, basis=basis, redraw=redraw), model, g, parts, placement=Placement("cuda"))
+        assert run.pipeline.recorder is not None
+        if not recorded:
+            run.pipeline.recorder = None
+        for factor in (1.0, 0.5, 2.0):
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(factor)
+            run.refresh()
+        runs.append(run)
+    assert runs[0].pipeline.recorder is not None
+    assert runs[0].pipeline.recorder._fill is not None
+    eager, recorded_state = runs[1].state_dict(), runs[0].state_dict()
+    for name, value in recorded_state.items():
+        torch.testing.assert_close(value, eager[name], rtol=1e-9, atol=1e-11)
+    buffers = zip(*(run.problem.model.buffers() for run in runs), strict=True)
+    for a, b in buffers:
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)

@@ -101,11 +101,11 @@ def plan_of(graph: Graph, model: Model, found: Probe, largest: BatchSize, num_ba
     Args:
         mean: rows of a batch in the mean, as a share of the largest one's.
     """
-    items = tuple(_items(graph, model, found, num_batches * mean))
+    items = tuple(_items(graph, model, found, largest, num_batches * mean))
     return Plan(items, found.step, largest, num_batches, found.run.problem.device.type == "cpu")
 
 
-def _items(graph: Graph, model: Model, found: Probe, times_largest: float) -> Iterator[Item]:
+def _items(graph: Graph, model: Model, found: Probe, largest: BatchSize, times_largest: float) -> Iterator[Item]:
     """What is kept; all batches together are ``times_largest`` times as large as the largest."""
     run, problem = found.run, found.run.problem
     for name, layers in run.tables.items():
@@ -121,6 +121,9 @@ def _items(graph: Graph, model: Model, found: Probe, times_largest: float) -> It
         # the batch of FullBatch holds P itself, which the structure counts
         counted = sum(_matrix_bytes(graph, problem)) if isinstance(run.method, FullBatch) else 0
         yield Item("batches", "device", round(found.batch * times_largest) - counted)
+        if run.method.traits.sweeps:
+            entries = round(largest.cross_edges * times_largest) * (4 + problem.dtype.itemsize)
+            yield Item("edges between batches", "device", len(problem.matrices) * (entries + 4 * (graph.num_nodes + 1)))
     elif problem.device.type == "cuda" or found.transfers > 0:
         yield Item("the next batch", "device", found.batch)
     # Adam has two moments; gradients are allocated by every step, and counted with it

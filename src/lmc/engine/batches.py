@@ -12,7 +12,7 @@ from torch import Tensor
 from lmc.engine.distributed import layer
 from lmc.engine.distributed.ownership import Schedule
 from lmc.engine.problem import Problem
-from lmc.graph import CSR, Aggregation, Batch, Precomputed
+from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed
 from lmc.methods.protocol import HistoryMethod, Layout, Method, SamplingMethod, Tables
 from lmc.sampling import Clusters
 from lmc.stores import Rows
@@ -45,6 +45,9 @@ class Batches:
         )  # fmt: skip
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
+        self.entries_between: dict[Extractor, CSR] | None = {} if self.kept else None
+        """The entries of each matrix between fixed batches, as a sweep first needs them; None where they are not kept.
+        """
         ids = problem.graph.n_id
         if ids is None and problem.exchange is not None:
             ids = problem.exchange.shard.ids
@@ -79,13 +82,6 @@ class Batches:
         if self.kept:
             batch = self._fixed[parts] = replace(batch, fixed=True)
         return batch
-
-    def kept_batch(self, slot: int) -> Batch | None:
-        """The fixed batch with this number; None where batches are not kept."""
-        if not self.kept:
-            return None
-        first, c = slot * self.clusters.per_batch, self.clusters.per_batch
-        return self._of_parts(tuple(range(first, min(first + c, self.clusters.num_parts))), slot)
 
     def make(self, rows: Rows, weight: float, slot: int = 0, union: tuple[int, ...] = ()) -> Batch:
         """The batch whose core is ``rows`` (run order), built on the training device; ``union`` are the parts of all

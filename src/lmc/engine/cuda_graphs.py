@@ -1,4 +1,4 @@
-"""Steps on fixed subgraphs, recorded once as CUDA graphs and replayed.
+"""Steps on fixed subgraphs, and sweeps, recorded once as CUDA graphs and replayed.
 
 A small step is bound by the time that its kernels take to launch. Everything that changes between two visits of a
 fixed batch changes in place: parameters, tables, and the dropout generator, which a graph advances as an eager step
@@ -20,14 +20,18 @@ import torch
 from torch import Tensor
 
 from lmc.engine.batches import convert_matrices
+from lmc.engine.exact import SWEEP_BYTES, Chunks, Passes, sweep_chunks, widest_row
 from lmc.engine.layered import Estimate
 from lmc.engine.problem import Problem
 from lmc.graph import Batch
 from lmc.models import modes_kept
-from lmc.stores import Staging, WriteLogs, overwrite
+from lmc.stores import Staging, WriteLogs, free_memory, overwrite
 
 if TYPE_CHECKING:
     from lmc.engine.run import Run
+
+LITTLE = 0.25
+"""The share of a GPU's memory that is left when a recording asks for the memory that is cached."""
 
 Compute = Callable[[Batch], Estimate]
 """Computes the estimate on a batch."""
@@ -58,8 +62,10 @@ class Recorder:
         self._staging = staging
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        self._device = device
         self._seen: set[Batch] = set()
         self._recorded: dict[object, Recording] = {}
+        self._fill: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Batch, compute: Compute) -> Estimate:
         """The results of a step, valid until the next step."""
@@ -78,17 +84,52 @@ class Recorder:
         return recording.grads, recording.loss.clone()
 
     def _record(self, batch: Batch, compute: Compute) -> Recording:
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
-        # another thread may transfer rows of other steps meanwhile
-        record = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
-        with no_collection(), record:
+        with self._recording() as graph:
             grads, loss = compute(batch)
         return Recording(graph, grads, loss, self._staging.logs())
 
+    def fill(self, fill: Callable[[], None]) -> None:
+        """Fill tables by ``fill``, which always does the same to the same memory."""
+        if self._fill is None:
+            with self._recording() as graph:
+                fill()
+            self._fill = graph
+        self._fill.replay()
+
+    @contextmanager
+    def _recording(self) -> Iterator[torch.cuda.CUDAGraph]:
+        """Record what is launched within. Unlike ``torch.cuda.graph``, this does not wait for the GPU, which replays
+        the step before meanwhile, unless rows are transferred beside it."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        free, total = torch.cuda.mem_get_info(self._device)
+        limited = torch.cuda.get_per_process_memory_fraction(self._device.index) < 1
+        if self._staging.active:
+            torch.cuda.synchronize(self._device)
+        if limited or not self._recorded or self._staging.active or free < LITTLE * total:
+            torch.cuda.empty_cache()  # a recording cannot take memory that others have freed
+        with no_collection(), torch.cuda.stream(self._stream):
+            # another thread may transfer rows of other steps meanwhile
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                yield graph
+            finally:
+                graph.capture_end()
+
+
+def records_fill(run: Run, chunks: Chunks) -> bool:
+    """Whether a sweep is recorded: where it cuts nothing out of the graph, since cutting waits for the GPU, and where
+    memory suffices for it beside the recording, which keeps what it has used."""
+    recorder, problem, cuts = run.pipeline.recorder, run.problem, not (run.source.kept or run.clusters.redraw)
+    if recorder is None or not recorder.early or not run.method.setup.records_fill or len(chunks) > 1 or cuts:
+        return False
+    needed = 2 * SWEEP_BYTES * problem.num_nodes * widest_row(problem.graph, problem.model)
+    return not problem.P.on_host and needed <= free_memory(problem.device)
+
 
 def warm_up(run: Run) -> None:
-    """Run the first step and undo it, so that kernels are compiled, and libraries loaded, before steps are recorded.
+    """Run the first sweep and the first step and undo them, so that kernels are compiled, and libraries loaded, before
+    they are recorded.
 
     Triton keeps what it has compiled on disk, so that this takes seconds once per machine, and milliseconds later.
     """
@@ -98,7 +139,10 @@ def warm_up(run: Run) -> None:
     batch = next(run.source.epoch(0, 0))
     state, changed = run.generator.get_state(), [*run.numbers.values(), *model.buffers()]
     before = [tensor.clone() for tensor in changed]
+    chunks = sweep_chunks(run.problem)
     with modes_kept(model):
+        if records_fill(run, chunks):
+            run.method.fill(Passes(run, run.problem, chunks))
         run.problem.kind.estimate(run, batch, keep=True, dropout=True)
     for table in run.named_tables().values():
         overwrite(table)

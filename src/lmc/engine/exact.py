@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.engine.distributed.exchange import publish
-from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, row_chunks, spmm
+from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, entry_chunks, row_chunks, spmm
 from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
@@ -146,6 +147,8 @@ def last_states(problem: Problem, chunks: Chunks, start: Table | None = None, up
     """
 
     def make(_: int, width: int) -> Table:
+        if problem.kind.trained_as == "layered":
+            return problem.pass_table(width)
         table = problem.table(width)
         if start is not None:
             table.data().copy_(start.data())
@@ -223,14 +226,6 @@ class Passes:
     def cores(self) -> list[Rows]:
         return [] if self._clusters.redraw else self._clusters.cores(self.problem.device)
 
-    def inside(self, l: int, slot: int) -> CSR:
-        batch = None if self._source is None else self._source.kept_batch(slot)
-        if batch is None:
-            return self.problem.of_layer(l).blocks.induced(row_numbers(self.problem, self.cores[slot]))
-        operator = batch.operators[l - 1]
-        assert isinstance(operator, Aggregation)
-        return operator.forward
-
     def fill_states(self) -> list[Table]:
         H = self.tables["H"]
         return [t for _, t in exact_states(self.problem, self.chunks, lambda l, w: H.get(l) or self.problem.table(w))]
@@ -273,11 +268,13 @@ class Passes:
         states: list[Table] = []
         with evaluating(model):
             known = {l: M[l] for l in Q}
-            later = exact_states(problem, self.chunks, lambda _, width: problem.table(width), known)
+            later = exact_states(problem, self.chunks, lambda _, width: problem.pass_table(width), known)
             for l in range(1, max(Q, default=0) + 1):
                 for rows in self.chunks if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)
-                if l in Q:
+                if l == max(Q) and not self._clusters.redraw:
+                    publish(problem.exchange, Q[l])
+                elif l in Q:
                     self.fill_sums(l, Q[l], M[l])
                 if l < max(Q):
                     states.append(next(later)[1])
@@ -286,14 +283,50 @@ class Passes:
     def fill_feature_sums(self, sums: Table) -> None:
         overwrite(sums, self.problem.aggregate(self.problem.inputs, sums.data().shape[1]).data())
 
-    def fill_sums(self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False) -> None:
+    def fill_sums(
+        self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False, outside: bool = False
+    ) -> None:
         problem = self.problem.of_layer(l)
         blocks = problem.transposed if transposed else problem.blocks
-        publish(problem.exchange, rows)
+        if not outside:
+            publish(problem.exchange, rows)
         for out in self.chunks:
-            ext, A = rows_with_columns(problem, blocks, out)
+            ext, A = self._between(problem, out) if outside else rows_with_columns(problem, blocks, out)
             read = rows.pull(ext).to(sums.data().dtype)
-            sums.push(out, spmm(A, read.clamp_min(0) if relu else read))
+            there = sums.pull(out) if sums.tier == "device" and isinstance(out, slice) else None
+            sums.push(out, spmm(A, read.clamp_min(0) if relu else read, there))
+
+    def _between(self, problem: Problem, rows: Rows) -> tuple[Rows, CSR]:
+        """The rows that ``rows`` read, and the entries of P between them that lie within no fixed batch."""
+        kept = None if self._source is None or len(self.chunks) > 1 else self._source.entries_between
+        if kept and problem.blocks in kept:
+            return slice(0, problem.graph.num_nodes), kept[problem.blocks]
+        ext, P = rows_with_columns(problem, problem.blocks, rows)
+        batch = self._clusters.parts.to(problem.device, torch.int32) // self._clusters.per_batch
+        column = F.pad(batch, (0, problem.graph.num_nodes - batch.numel()), value=-1)[ext]  # mirrors are in no batch
+        row, outside = batch[rows], torch.empty(P.nnz, dtype=torch.bool, device=P.device)
+        for i, entries in entry_chunks(P):
+            outside[entries] = row[i] != column[P.indices[entries].long()]
+        between = P.filtered(outside)
+        if kept is not None:
+            kept[problem.blocks] = between
+        return ext, between
+
+    def concurrently(self, first: Callable[[], None], second: Callable[[], None]) -> None:
+        device, on_device = (
+            self.problem.device,
+            all(t.tier == "device" for of in self.tables.values() for t in of.values()),
+        )
+        if device.type != "cuda" or not on_device or self.problem.exchange is not None:
+            first()
+            second()
+            return
+        here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            first()
+        second()
+        here.wait_stream(side)
 
     def total(self, value: Tensor) -> Tensor:
         exchange = self.problem.exchange

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.engine.batches import Batches
+from lmc.engine.cuda_graphs import records_fill
 from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.ownership import Schedule
 from lmc.engine.distributed.step import StepSync
@@ -218,7 +219,11 @@ class Run:
         if self.sync is not None:
             self.sync.refreshed()
         chunks = sweep_chunks(problem) if self.method.traits.sweeps else self.clusters.cores(problem.device)
-        self.method.fill(Passes(self, problem, chunks))
+        fill, recorder = partial(self.method.fill, Passes(self, problem, chunks)), self.pipeline.recorder
+        if recorder is not None and records_fill(self, chunks):
+            recorder.fill(fill)
+        else:
+            fill()
         self._fresh, self.refreshed = True, self.refreshed + 1
         if problem.device.type == "cpu":  # elsewhere the passes leave nothing in the memory of the host
             release_freed()

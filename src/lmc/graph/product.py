@@ -28,22 +28,22 @@ def spmm(A: CSR, x: Tensor, out: Tensor | None = None) -> Tensor:
     return out.zero_() if A.nnz == 0 else _addmm(out, A, x, beta=0)
 
 
-def accumulate(out: Tensor, A: CSR, x: Tensor, alpha: int = 1) -> Tensor:
-    """``out += alpha A @ x`` in place, without autograd."""
-    return out if A.nnz == 0 else _addmm(out, A, x, 1, alpha)
+def accumulate(out: Tensor, A: CSR, x: Tensor) -> Tensor:
+    """``out += A @ x`` in place, without autograd."""
+    return out if A.nnz == 0 else _addmm(out, A, x, beta=1)
 
 
-def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int, alpha: int = 1) -> Tensor:
-    """``out = beta out + alpha A @ x``; bfloat16 is summed in float32 and rounded once."""
+def _addmm(out: Tensor, A: CSR, x: Tensor, beta: int) -> Tensor:
+    """``out = beta out + A @ x``; bfloat16 is summed in float32 and rounded once."""
     if A.indptr.dtype != torch.int32:
         for rows, piece in A.pieces():
-            _addmm(out[rows], piece, x, beta, alpha)
+            _addmm(out[rows], piece, x, beta)
         return out
     if x.dtype != torch.bfloat16:
-        return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, alpha=alpha, out=out)
+        return torch.addmm(out, A.as_torch(x.dtype), x, beta=beta, out=out)
     # MKL has no bfloat16 product, and cuSPARSE divides long rows and rounds the partial sums
     total = out.float() if beta else torch.empty(out.shape, dtype=torch.float32, device=out.device)
-    return out.copy_(torch.addmm(total, A.as_torch(torch.float32), x.float(), beta=beta, alpha=alpha, out=total))
+    return out.copy_(torch.addmm(total, A.as_torch(torch.float32), x.float(), beta=beta, out=total))
 
 
 def sparse_product(A: CSR, B: CSR) -> CSR:

@@ -2,9 +2,11 @@
 
 Messages from outside of a batch are nearly a linear function of the rows inside of it ("Accurate and Scalable Graph
 Neural Networks via Message Invariance", which is TOP). IMC keeps that function up to date: every few epochs a *sweep*,
-one exact forward pass over the whole graph, stores for every layer the rows Q that it aggregates and their sums
+one exact forward pass over the whole graph, stores for every layer the rows Q that it aggregates, and of their sums
 
     M = P Q
+
+what the steps need.
 
 In a step on the core rows B, with t the rows to sum, h the same rows before dropout, and P restricted to B x B,
 
@@ -15,8 +17,8 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
 J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
 sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
 
-The sweep leaves S of every fixed batch in the place of M. For redrawn batches, whose P changes, it leaves M, and the
-same m is M C + P (t - Q C), with one sparse product.
+The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
+batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
 
 Columns of Q are scaled to unit mean square over all nodes (inside of K), and lambda is ``ridge`` times the mean of the
 Gram matrix' diagonal. The gradient flows through C, so the adjoints that come
@@ -30,9 +32,9 @@ A step touches core rows alone: no halo is computed, read or written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -200,11 +202,31 @@ def _first_sums(problem: ProblemView, rows: Rows, width: int) -> Tensor:
     x1, k = problem.inputs(rows), problem.graph.num_features
     if isinstance(x1, Tensor) and width == k:
         return x1[:, :k]
-    source = generator(torch.device("cpu"), 0, "projection", k, width)
-    R = torch.zeros(x1.shape[1], width, dtype=torch.float64)  # a model may read X beside P X
-    R[:k] = torch.eye(k) if width == k else torch.randn(k, width, generator=source, dtype=torch.float64) / width**0.5
-    R = R.to(problem.device, x1.dtype)
+    R = _projection(x1.shape[1], k, width, problem.device, x1.dtype)
     return spmm(x1, R) if isinstance(x1, CSR) else x1 @ R
+
+
+@cache  # a recorded sweep reads its memory, and transfers nothing from the host
+def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A matrix [rows, width] that projects the first k of ``rows`` columns at random; the identity for width k."""
+    source = generator(torch.device("cpu"), 0, "projection", k, width)
+    R = torch.zeros(rows, width, dtype=torch.float64)  # a model may read X beside P X
+    R[:k] = torch.eye(k) if width == k else torch.randn(k, width, generator=source, dtype=torch.float64) / width**0.5
+    return R.to(device, dtype)
+
+
+def _size(rows: Rows) -> int:
+    return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
+
+
+def _grams(rows: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
+    """Q^T Q of every batch of ``rows``."""
+    return torch.stack([coarse_mm(Q.t(), Q).to(dtype) for Q in rows])
+
+
+def _scale(exact: ExactPasses, squares: Tensor) -> Tensor:
+    """What scales the columns of Q to unit mean square over all nodes, from their sums of ``squares``."""
+    return (exact.total(squares) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt()
 
 
 @torch.no_grad()
@@ -261,7 +283,7 @@ class IMC(HistoryMethod):
     @property
     def setup(self) -> Setup:
         """Dropout on the features falls on P X, since their messages from outside are not computed in a step."""
-        return Setup(swap_dropout=True)
+        return Setup(swap_dropout=True, records_fill=self.basis != "random")
 
     @property
     def period(self) -> tuple[int, str]:
@@ -352,7 +374,7 @@ class IMC(HistoryMethod):
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
         for layers in _by_width(step.tables["Q"]):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            K, prior = self._inverses((cores[l] for l in layers), scales, size)
+            K, prior = self._inverses(_grams((cores[l] for l in layers), scales.dtype), scales, [size])
             found |= {l: (cores[l], K[i], prior[i]) for i, l in enumerate(layers)}
         return found
 
@@ -377,65 +399,54 @@ class IMC(HistoryMethod):
     def fill(self, exact: ExactPasses) -> None:
         """The sweep: Q, M = P Q, and S and K of every fixed batch."""
         Q, numbers = exact.tables["Q"], exact.numbers
-        squares = {l: numbers["explained"].new_zeros(table.data().shape[1]) for l, table in Q.items()}
         for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
-            if q.shape[1] < squares[l].numel():
-                q = torch.cat([q, _first_sums(exact.problem, rows, squares[l].numel() - q.shape[1])], 1)
-            squares[l] += column_sums(q, squared=True)
+            if missing := Q[l].data().shape[1] - q.shape[1]:
+                q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
-        scale = {l: (exact.total(of) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt() for l, of in squares.items()}
         if self.redraw:
-            for l, of in scale.items():
-                numbers[f"scale{l}"].copy_(of)
+            self._store_scales(exact)
+            self._fill_feature_sums(exact)
         else:
-            self._invert(exact, scale)
-        self._leave_outside(exact)
-        self._fill_feature_sums(exact)
+            dtype, cores = numbers["explained"].dtype, exact.cores
+            grams = [_grams((Q[l].pull(core) for l in layers for core in cores), dtype) for layers in _by_width(Q)]
+            exact.concurrently(partial(self._store_inverses, exact, grams), partial(self.regraph, exact))
         numbers["explained"].zero_()
-        numbers["unexplained"][0] = torch.inf
+        numbers["unexplained"][0].fill_(torch.inf)
 
-    def _invert(self, exact: ExactPasses, scale: dict[int, Tensor]) -> None:
-        """K and lambda J of every fixed batch."""
+    def _store_scales(self, exact: ExactPasses) -> None:
+        """The scale of the columns of Q, with which steps on redrawn batches compute K."""
+        for l, table in exact.tables["Q"].items():
+            squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
+            exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
+
+    def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
+        """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
         Q, cores = exact.tables["Q"], exact.cores
-        for layers in _by_width(Q):
-            for first in range(0, len(cores), SLOTS):
-                some = cores[first : first + SLOTS]
-                scales = torch.stack([scale[l] for l in layers]).repeat_interleave(len(some), 0)
-                found = self._inverses((Q[l].pull(core) for l in layers for core in some), scales)
-                for name, values in zip(("K", "prior"), found, strict=True):
-                    for l, of in zip(layers, values.split(len(some)), strict=True):
-                        exact.numbers[f"{name}{l}"][first : first + SLOTS] = of
+        for layers, grams in zip(_by_width(Q), grams_by_width, strict=True):
+            squares = grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
+            scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
+            sizes = [_size(core) for _ in layers for core in cores]
+            groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
+            found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
+            for name, values in zip(("K", "prior"), found, strict=True):
+                for l, of_layer in zip(layers, torch.cat(values).split(len(cores)), strict=True):
+                    exact.numbers[f"{name}{l}"].copy_(of_layer)
 
-    def _inverses(self, cores: Iterable[Tensor], scale: Tensor, size: float | None = None) -> tuple[Tensor, Tensor]:
-        """K and lambda J of batches whose core rows of Q are ``cores``; lambda grows where a batch has few rows per
-        column.
-
-        Args:
-            size: the rows that every batch counts as having; redrawn ones, as many as they have on average.
-        """
-        grams, ridges = list[Tensor](), list[float]()
-        for Q in cores:
-            grams.append(coarse_mm(Q.t(), Q).to(scale.dtype))
-            few = ROWS_PER_COLUMN * Q.shape[1] / (Q.shape[0] if size is None else size)
-            ridges.append(self.ridge * max(1.0, few**2))
-        alike = min(ridges) == max(ridges)  # then nothing is transferred, which a GPU would wait for
-        ridge = ridges[0] if alike else scale.new_tensor(ridges).unsqueeze(1)
-        K, prior = inverse(torch.stack(grams), scale, ridge)
+    def _inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """K and lambda J of batches with these Gram matrices and numbers of rows; lambda grows where there are few rows
+        per column."""
+        few = [ROWS_PER_COLUMN * grams.shape[-1] / size for size in sizes]
+        ridges = [self.ridge * max(1.0, each**2) for each in few]
+        alike = min(ridges) == max(ridges)  # else numbers are written one by one, since a recording transfers nothing
+        ridge = ridges[0] if alike else torch.cat([scale.new_full((1, 1), each) for each in ridges])
+        K, prior = inverse(grams, scale, ridge)
         return K, torch.zeros_like(prior) if self.basis == "random" else prior  # no column of Q is a row of the sweep
 
     def regraph(self, exact: ExactPasses) -> None:
-        """M = P Q with the current P, and S of fixed batches."""
+        """S, or M for redrawn batches, with the current P."""
         for l, rows in exact.tables["Q"].items():
-            exact.fill_sums(l, rows, exact.tables[self._sums][l])
-        self._leave_outside(exact)
+            exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self.redraw)
         self._fill_feature_sums(exact)
-
-    def _leave_outside(self, exact: ExactPasses) -> None:
-        """S = M - P Q on the core rows of every fixed batch."""
-        for slot, rows in enumerate(exact.cores):
-            for l, S in exact.tables.get("S", {}).items():
-                sums = S.pull(rows)
-                S.push(rows, accumulate(sums, exact.inside(l, slot), exact.tables["Q"][l].pull(rows), alpha=-1))
 
     def _fill_feature_sums(self, exact: ExactPasses) -> None:
         """M[1] = P X, where the first layer aggregates features."""

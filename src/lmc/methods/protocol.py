@@ -128,11 +128,13 @@ class Setup:
         swap_dropout: precompute P X even where the model drops features out before they are aggregated; the dropout
             then falls on P X.
         cut: where the state of a layer lies.
+        records_fill: :meth:`Method.fill` computes on the device alone, so that it can be recorded as a CUDA graph.
     """
 
     precompute: bool = True
     swap_dropout: bool = False
     cut: Cut = "before"
+    records_fill: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,28 +287,32 @@ class ExactPasses(Protocol):
     def fill_messages(self) -> list[Table]:
         """T[l] <- the exact rows that layer l aggregates; gives the states of all layers."""
 
-    def inside(self, l: int, slot: int) -> CSR:
-        """P of layer l on the core rows of a fixed batch."""
-
     def messages(self, sums: str, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
         """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
         The caller pushes them to Q[l], as its first columns; P Q[l] is then written to layer l of the table ``sums``,
-        from which the pass continues. The running statistics of batch norms are set to those of the whole graph on the
-        way. With ``random``, the rows of a copy of the model with random parameters.
+        from which the pass continues; but not that of the last layer for fixed batches. The running statistics of batch
+        norms are set to those of the whole graph on the way. With ``random``, the rows of a copy of the model with
+        random parameters.
         """
 
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:
         """(l, table of the exact adjoints of layer l), from the last layer to the first."""
 
-    def fill_sums(self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False) -> None:
-        """sums <- P rows, or P^T rows, with the matrix of layer l; with ``relu``, of the positive part of the rows."""
+    def fill_sums(
+        self, l: int, rows: Table, sums: Table, transposed: bool = False, relu: bool = False, outside: bool = False
+    ) -> None:
+        """sums <- P rows, or P^T rows, with the matrix of layer l; with ``relu``, of the positive part of the rows;
+        with ``outside``, without the entries of P within fixed batches, of rows that :meth:`messages` has made."""
 
     def fill_feature_sums(self, sums: Table) -> None:
         """sums <- P X with the matrix of the first layer."""
 
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         """The adjoint of the sums of layer l, from the adjoint v of its state, for these rows."""
+
+    def concurrently(self, first: Callable[[], None], second: Callable[[], None]) -> None:
+        """Call both, which write nothing that the other reads; on a GPU their kernels run at the same time."""
 
     def total(self, value: Tensor) -> Tensor:
         """A sum over the rows of all ranks, from that over the rows of this one."""

@@ -48,7 +48,7 @@ training device is a CPU there is nothing to overlap and every call takes effect
 """
 
 from lmc.kernels.packed import Rows
-from lmc.stores.base import DeviceTable, Store, Table, overwrite, tables_of
+from lmc.stores.base import DeviceTable, PassTable, Store, Table, overwrite, tables_of
 from lmc.stores.disk import FileRows
 from lmc.stores.host import HostRows, host_zeros
 from lmc.stores.memory import free_memory

@@ -126,3 +126,16 @@ class DeviceTable:
 
     def data(self) -> Tensor:
         return self._memory[: self._num_rows]
+
+
+class PassTable(DeviceTable):
+    """Rows of one pass, which are written before they are read: a tensor of all rows is kept as it is pushed."""
+
+    def __init__(self, num_rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._memory, self._num_rows = torch.empty(num_rows, width, dtype=dtype, device=device), num_rows
+
+    def push(self, rows: Rows, values: Tensor) -> None:
+        if rows == slice(0, self._num_rows) and values.dtype == self._memory.dtype:
+            self._memory = values
+        else:
+            super().push(rows, values)
