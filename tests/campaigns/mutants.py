@@ -631,9 +631,25 @@ MUTANTS = (
     Mutant(
         "imc-adjoint-without-the-inverse",
         "methods/imc.py",
-        "return coarse_mm(self.Q, exact_mm(self.K, dC))",
-        "return coarse_mm(self.Q, dC)",
+        "fitted = coarse_mm(self.Q[self.fit], exact_mm(self.K, dC))",
+        "fitted = coarse_mm(self.Q[self.fit], dC)",
         "dh = Q K dC",
+        IMC,
+    ),
+    Mutant(
+        "imc-adjoint-of-other-rows",
+        "methods/imc.py",
+        "dh[self.fit] = fitted",
+        "dh[: fitted.shape[0]] = fitted",
+        "the adjoint of the map falls on the rows that it is fitted to",
+        IMC,
+    ),
+    Mutant(
+        "imc-scale-of-fitted-rows-alone",
+        "methods/imc.py",
+        "squares = (grams.diagonal(dim1=-2, dim2=-1) * times)",
+        "squares = grams.diagonal(dim1=-2, dim2=-1)",
+        "columns have unit mean square over all nodes, also where rows are left out of the fit",
         IMC,
     ),
     Mutant(

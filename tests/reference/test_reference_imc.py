@@ -20,15 +20,19 @@ def no_halo(batch: Any) -> None:
 
 
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
-@pytest.mark.parametrize(("basis", "redraw"), [("T", False), ("T+X1", False), ("T+X1", True)])
-def test_steps_follow_the_equations(basis: str, redraw: bool, norm: str | None) -> None:
-    data = random_data()
-    model = scrambled(lmc.models.GCN(6, 7, 4, num_layers=3, norm=norm))
+@pytest.mark.parametrize(
+    ("hidden", "basis", "redraw"),
+    [(7, "T", False), (7, "T+X1", False), (7, "T+X1", True), (3, "T", False), (3, "T", True)],
+)
+def test_steps_follow_the_equations(hidden: int, basis: str, redraw: bool, norm: str | None) -> None:
+    """A batch has 24 rows on average, or about 300 with 3 hidden columns: the map is then fitted to some of them."""
+    data = random_data(48 if hidden == 7 else 600)
+    model = scrambled(lmc.models.GCN(6, hidden, 4, num_layers=3, norm=norm))
     dense = GCN(data, 3, norm, steady=True)
     method = lmc.methods.IMC(clusters_per_batch=2, ridge=1e-2, basis=basis, sweep_every=0, redraw=redraw)
     run = method.bind(graph_of(data), model, torch.as_tensor(data.parts), device="cpu", seed=1)
     batches = [] if redraw else [batch.n_id.numpy() for batch in run.batches(0)]
-    reference = DenseIMC(dense, [7, 7, 4], 1e-2, basis == "T+X1", batches)
+    reference = DenseIMC(dense, [hidden, hidden, 4], 1e-2, basis == "T+X1", batches)
     run.epoch = 0
     run.refresh()
     reference.refresh({name: p.detach().numpy().copy() for name, p in model.named_parameters()})

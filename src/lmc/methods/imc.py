@@ -16,6 +16,7 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
 
 J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
 sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
+Large batches have more rows than a map of r columns needs: Q and h are then every k-th row, in C and K alone.
 
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
@@ -56,7 +57,8 @@ SLOTS = 64
 """Gram matrices that are inverted at a time."""
 
 ROWS_PER_COLUMN = 20
-"""Rows of a batch per column of Q below which lambda grows, with the square of what is missing."""
+"""Rows of a batch per column of Q below which lambda grows, with the square of what is missing, and down to which rows
+are left out of the fit."""
 
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
@@ -123,6 +125,7 @@ class Invariance(Around):
         sums: S, or M where ``redrawn``.
         K: the inverse of the Gram matrix with its ridge, [r, r].
         prior: the diagonal of lambda J, [r].
+        fit: the rows to which the map is fitted (:func:`_fit`).
         explained: where |h - Q C| and |h| of some rows are stored, from which :func:`unexplained` follows; None:
             nowhere.
         real: where rows may be padding, the rows that are not, [|B|, 1].
@@ -132,6 +135,7 @@ class Invariance(Around):
     sums: Tensor
     K: Tensor
     prior: Tensor
+    fit: slice
     explained: Tensor | None
     redrawn: bool = False
     real: Tensor | None = None
@@ -145,7 +149,7 @@ class Invariance(Around):
 
     def map(self, h: Tensor) -> Tensor:
         """C = K (Q^T h + lambda J), in the dtype of the rows."""
-        moments = coarse_mm(self.Q.t(), h)
+        moments = coarse_mm(self.Q[self.fit].t(), h[self.fit])
         moments.diagonal().add_(self.prior[: h.shape[1]])
         C = exact_mm(self.K, moments).to(h.dtype)
         if self.explained is not None:
@@ -171,8 +175,13 @@ class Invariance(Around):
         return coarse_mm(self.Q.t(), g, minus_from=product) if self.redrawn else product
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
-        """dh = Q K dC."""
-        return coarse_mm(self.Q, exact_mm(self.K, dC))
+        """dh = Q K dC; zero in rows that the map is not fitted to."""
+        fitted = coarse_mm(self.Q[self.fit], exact_mm(self.K, dC))
+        if self.fit.step == 1:
+            return fitted
+        dh = fitted.new_zeros(self.Q.shape[0], fitted.shape[1])
+        dh[self.fit] = fitted
+        return dh
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +226,17 @@ def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torc
 
 def _size(rows: Rows) -> int:
     return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
+
+
+def _fit(size: float, r: int) -> slice:
+    """Every k-th row of a batch with ``size`` rows, k such that :data:`ROWS_PER_COLUMN` are left for each column."""
+    return slice(None, None, max(1, int(size / (ROWS_PER_COLUMN * r))))
+
+
+def _column(values: Sequence[float], like: Tensor) -> float | Tensor:
+    """The values as a column, written one by one, since a recording transfers nothing; one number if they are equal."""
+    alike = min(values) == max(values)
+    return values[0] if alike else torch.cat([like.new_full((1, 1), value) for value in values])
 
 
 def _grams(rows: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
@@ -360,22 +380,23 @@ class IMC(HistoryMethod):
         sums = step.tables[self._sums][l].pull(batch.rows)
         if not self.redraw:
             K, prior = (numbers[f"{name}{l}"][batch.slot] for name in ("K", "prior"))
-            return Invariance(P, Q[l].pull(batch.rows), sums, K, prior, explained)
+            rows = Q[l].pull(batch.rows)
+            return Invariance(P, rows, sums, K, prior, _fit(*rows.shape), explained)
         if not step.scratch:
             step.scratch.update(self._redrawn(step))
-        rows, K, prior = step.scratch[l]
         real = (batch.core < step.problem.graph.num_nodes).unsqueeze(1)
-        return Invariance(P, rows, sums, K, prior, explained, True, real)
+        rows, K, prior, fit = step.scratch[l]
+        return Invariance(P, rows, sums, K, prior, fit, explained, True, real)
 
-    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-        """Q, K and lambda J of a redrawn batch, by layer; layers of one width are inverted together."""
-        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor]]()
+    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor, slice]]:
+        """Q, K, lambda J and the fitted rows of a redrawn batch, by layer; layers of one width are inverted at once."""
+        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor, slice]]()
         size = step.problem.graph.num_nodes / numbers["explained"].shape[1]
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
         for layers in _by_width(step.tables["Q"]):
-            scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            K, prior = self._inverses(_grams((cores[l] for l in layers), scales.dtype), scales, [size])
-            found |= {l: (cores[l], K[i], prior[i]) for i, l in enumerate(layers)}
+            scales, fit = torch.stack([numbers[f"scale{l}"] for l in layers]), _fit(size, cores[layers[0]].shape[1])
+            K, prior = self._inverses(_grams((cores[l][fit] for l in layers), scales.dtype), scales, [size])
+            found |= {l: (cores[l], K[i], prior[i], fit) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
@@ -408,7 +429,8 @@ class IMC(HistoryMethod):
             self._fill_feature_sums(exact)
         else:
             dtype, cores = numbers["explained"].dtype, exact.cores
-            grams = [_grams((Q[l].pull(core) for l in layers for core in cores), dtype) for layers in _by_width(Q)]
+            fitted = [[Q[l].pull(core) for l in layers for core in cores] for layers in _by_width(Q)]
+            grams = [_grams((rows[_fit(*rows.shape)] for rows in of), dtype) for of in fitted]
             exact.concurrently(partial(self._store_inverses, exact, grams), partial(self.regraph, exact))
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
@@ -423,9 +445,10 @@ class IMC(HistoryMethod):
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
         Q, cores = exact.tables["Q"], exact.cores
         for layers, grams in zip(_by_width(Q), grams_by_width, strict=True):
-            squares = grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
-            scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
             sizes = [_size(core) for _ in layers for core in cores]
+            times = _column([_fit(size, grams.shape[-1]).step for size in sizes], grams)  # for rows that are left out
+            squares = (grams.diagonal(dim1=-2, dim2=-1) * times).unflatten(0, (len(layers), -1)).sum(1)
+            scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
             groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
             found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
             for name, values in zip(("K", "prior"), found, strict=True):
@@ -436,10 +459,7 @@ class IMC(HistoryMethod):
         """K and lambda J of batches with these Gram matrices and numbers of rows; lambda grows where there are few rows
         per column."""
         few = [ROWS_PER_COLUMN * grams.shape[-1] / size for size in sizes]
-        ridges = [self.ridge * max(1.0, each**2) for each in few]
-        alike = min(ridges) == max(ridges)  # else numbers are written one by one, since a recording transfers nothing
-        ridge = ridges[0] if alike else torch.cat([scale.new_full((1, 1), each) for each in ridges])
-        K, prior = inverse(grams, scale, ridge)
+        K, prior = inverse(grams, scale, _column([self.ridge * max(1.0, each**2) for each in few], scale))
         return K, torch.zeros_like(prior) if self.basis == "random" else prior  # no column of Q is a row of the sweep
 
     def regraph(self, exact: ExactPasses) -> None:
