@@ -312,22 +312,6 @@ class Passes:
             kept[problem.blocks] = between
         return ext, between
 
-    def concurrently(self, first: Callable[[], None], second: Callable[[], None]) -> None:
-        device, on_device = (
-            self.problem.device,
-            all(t.tier == "device" for of in self.tables.values() for t in of.values()),
-        )
-        if device.type != "cuda" or not on_device or self.problem.exchange is not None:
-            first()
-            second()
-            return
-        here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            first()
-        second()
-        here.wait_stream(side)
-
     def total(self, value: Tensor) -> Tensor:
         exchange = self.problem.exchange
         return value if exchange is None else exchange.world.sum(value)

@@ -43,7 +43,8 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
-from lmc.kernels.products import coarse_mm, exact_mm
+from lmc.kernels.products import coarse_mm, exact_mm, lower_inverse
+from lmc.kernels.streams import beside
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
@@ -176,11 +177,11 @@ class Invariance(Around):
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
         """dh = Q K dC; zero in rows that the map is not fitted to."""
-        fitted = coarse_mm(self.Q[self.fit], exact_mm(self.K, dC))
+        K_dC = exact_mm(self.K, dC)
         if self.fit.step == 1:
-            return fitted
-        dh = fitted.new_zeros(self.Q.shape[0], fitted.shape[1])
-        dh[self.fit] = fitted
+            return coarse_mm(self.Q, K_dC)
+        dh = self.Q.new_zeros(self.Q.shape[0], dC.shape[1])
+        coarse_mm(self.Q[self.fit], K_dC, out=dh[self.fit])
         return dh
 
 
@@ -263,7 +264,7 @@ def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> tuple[Tensor
     added = (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
     diagonal += added
     L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
-    half = torch.linalg.solve_triangular(L, scale.diag_embed().expand_as(L), upper=False)  # L^-1 D
+    half = lower_inverse(L) * scale.unsqueeze(-2)  # L^-1 D
     return exact_mm(half.mT, half), (added / d.square()).to(grams.dtype)
 
 
@@ -370,6 +371,8 @@ class IMC(HistoryMethod):
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
         Q, M = step.tables["Q"], step.tables.get("M", {})
+        if self.redraw and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
+            step.scratch["redrawn"] = beside(step.problem.device, partial(self._redrawn, step))
         if not (l in Q or l in M) or batch.num_core == step.problem.num_nodes:
             return P
         assert isinstance(P, Aggregation)
@@ -382,10 +385,8 @@ class IMC(HistoryMethod):
             K, prior = (numbers[f"{name}{l}"][batch.slot] for name in ("K", "prior"))
             rows = Q[l].pull(batch.rows)
             return Invariance(P, rows, sums, K, prior, _fit(*rows.shape), explained)
-        if not step.scratch:
-            step.scratch.update(self._redrawn(step))
         real = (batch.core < step.problem.graph.num_nodes).unsqueeze(1)
-        rows, K, prior, fit = step.scratch[l]
+        rows, K, prior, fit = step.scratch["redrawn"]()[l]
         return Invariance(P, rows, sums, K, prior, fit, explained, True, real)
 
     def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor, slice]]:
@@ -431,7 +432,9 @@ class IMC(HistoryMethod):
             dtype, cores = numbers["explained"].dtype, exact.cores
             fitted = [[Q[l].pull(core) for l in layers for core in cores] for layers in _by_width(Q)]
             grams = [_grams((rows[_fit(*rows.shape)] for rows in of), dtype) for of in fitted]
-            exact.concurrently(partial(self._store_inverses, exact, grams), partial(self.regraph, exact))
+            stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
+            self.regraph(exact)
+            stored()
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
 

@@ -311,9 +311,6 @@ class ExactPasses(Protocol):
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         """The adjoint of the sums of layer l, from the adjoint v of its state, for these rows."""
 
-    def concurrently(self, first: Callable[[], None], second: Callable[[], None]) -> None:
-        """Call both, which write nothing that the other reads; on a GPU their kernels run at the same time."""
-
     def total(self, value: Tensor) -> Tensor:
         """A sum over the rows of all ranks, from that over the rows of this one."""
 
