@@ -24,6 +24,7 @@ from lmc.engine.exact import SWEEP_BYTES, Chunks, Passes, sweep_chunks, widest_r
 from lmc.engine.layered import Estimate
 from lmc.engine.problem import Problem
 from lmc.graph import Batch
+from lmc.kernels.streams import RECORDING, shared_stream
 from lmc.models import modes_kept
 from lmc.stores import Staging, WriteLogs, free_memory, overwrite
 
@@ -61,8 +62,7 @@ class Recorder:
         self._generator = generator
         self._staging = staging
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
-        self._device = device
+        self._stream, self._device = shared_stream(device, RECORDING), device
         self._seen: set[Batch] = set()
         self._recorded: dict[object, Recording] = {}
         self._fill: torch.cuda.CUDAGraph | None = None
@@ -98,8 +98,8 @@ class Recorder:
 
     @contextmanager
     def _recording(self) -> Iterator[torch.cuda.CUDAGraph]:
-        """Record what is launched within. Unlike ``torch.cuda.graph``, this does not wait for the GPU, which replays
-        the step before meanwhile, unless rows are transferred beside it."""
+        """Record what is launched within. Unlike within ``torch.cuda.graph``, the host does not wait for the GPU, which
+        replays the step before meanwhile, unless rows are transferred beside it."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         free, total = torch.cuda.mem_get_info(self._device)
@@ -108,6 +108,8 @@ class Recorder:
             torch.cuda.synchronize(self._device)
         if limited or not self._recorded or self._staging.active or free < LITTLE * total:
             torch.cuda.empty_cache()  # a recording cannot take memory that others have freed
+        here = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(here)  # the beginning sets the offset of the generator, which a replay may still read
         with no_collection(), torch.cuda.stream(self._stream):
             # another thread may transfer rows of other steps meanwhile
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -115,6 +117,7 @@ class Recorder:
                 yield graph
             finally:
                 graph.capture_end()
+        here.wait_stream(self._stream)
 
 
 def records_fill(run: Run, chunks: Chunks) -> bool:

@@ -1,4 +1,7 @@
-"""Work beside that of the current stream."""
+"""Work beside that of the current stream.
+
+Streams are shared by all runs of a process, since libraries keep memory for every stream that they were used on.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ import torch
 
 T = TypeVar("T")
 
+SIDE, RECORDING = "side", "recording"
+STREAMS = (SIDE, RECORDING)
+
 
 def beside(device: torch.device, call: Callable[[], T]) -> Callable[[], T]:
     """Call, with all work on a GPU on a stream of its own, beside what the current stream is given next. The function
@@ -17,7 +23,7 @@ def beside(device: torch.device, call: Callable[[], T]) -> Callable[[], T]:
     if device.type != "cuda":
         result = call()
         return lambda: result
-    side = _side_stream(device)
+    side = shared_stream(device, SIDE)
     side.wait_stream(torch.cuda.current_stream(device))  # so memory that it frees is used again after its last reader
     with torch.cuda.stream(side):
         result = call()
@@ -29,6 +35,11 @@ def beside(device: torch.device, call: Callable[[], T]) -> Callable[[], T]:
     return join
 
 
+def shared_stream(device: torch.device, name: str) -> torch.cuda.Stream:
+    """The stream of this name, one of :data:`STREAMS`."""
+    return _stream(torch.cuda.current_device() if device.index is None else device.index, name)
+
+
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+def _stream(index: int, name: str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(index)
