@@ -43,7 +43,8 @@ FEW_ELEMENTS = 2**25
 """The same where memory is short: 128 MiB."""
 
 SWEEP_BYTES = 64
-"""Bytes of free memory per number in the widest state of a chunk of a sweep: several such states exist at a time."""
+"""Bytes of free memory per number in the widest state of a chunk that is filled: several such states exist at a time.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +94,8 @@ def widest_row(graph: Graph, model: Model) -> int:
 
 
 def sweep_chunks(problem: Problem) -> list[slice]:
-    """The chunks of a sweep: on a GPU as large as memory allows, since sweeps are counted as training; on a CPU always
-    the same, so that rounding does not depend on what else is in memory."""
+    """The chunks in which tables are filled: on a GPU as large as memory allows, since filling counts as training; on a
+    CPU always the same, so that rounding does not depend on what else is in memory."""
     on_gpu = problem.device.type == "cuda"
     return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 

@@ -214,11 +214,13 @@ class Run:
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
 
     def refresh(self) -> None:
-        """Fill the tables exactly, by batches, at the current parameters (no dropout, evaluation mode)."""
+        """Fill the tables exactly, in chunks, at the current parameters (no dropout, evaluation mode)."""
         problem = self.problem
         if self.sync is not None:
             self.sync.refreshed()
-        chunks = sweep_chunks(problem) if self.method.traits.sweeps else self.clusters.cores(problem.device)
+        # a model that makes a message of each edge needs memory for all edges of a chunk
+        large = self.method.traits.sweeps or (problem.device.type == "cuda" and problem.model.linear)
+        chunks = sweep_chunks(problem) if large else self.clusters.cores(problem.device)
         fill, recorder = partial(self.method.fill, Passes(self, problem, chunks)), self.pipeline.recorder
         if recorder is not None and records_fill(self, chunks):
             recorder.fill(fill)
