@@ -25,7 +25,7 @@ from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, entry_chu
 from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
-from lmc.stores import Rows, Table, free_memory, overwrite
+from lmc.stores import Device, PassTable, Rows, Table, free_memory, overwrite
 
 if TYPE_CHECKING:
     from lmc.engine.problem import Problem
@@ -139,6 +139,13 @@ def exact_states(
     return problem.kind.states(problem, chunks, make, sums)
 
 
+def pass_table(problem: Problem, width: int) -> Table:
+    """A table for the states of one pass, which writes all rows before it reads them."""
+    if not isinstance(problem.placement.tier, Device):
+        return problem.table(width)
+    return PassTable(problem.graph.num_nodes, width, problem.dtype, problem.device)
+
+
 def last_states(problem: Problem, chunks: Chunks, start: Table | None = None, upto: int | None = None) -> list[Table]:
     """The states that :func:`exact_logits` reads: those of the last layer, or of all layers.
 
@@ -149,7 +156,7 @@ def last_states(problem: Problem, chunks: Chunks, start: Table | None = None, up
 
     def make(_: int, width: int) -> Table:
         if problem.kind.trained_as == "layered":
-            return problem.pass_table(width)
+            return pass_table(problem, width)
         table = problem.table(width)
         if start is not None:
             table.data().copy_(start.data())
@@ -269,7 +276,7 @@ class Passes:
         states: list[Table] = []
         with evaluating(model):
             known = {l: M[l] for l in Q}
-            later = exact_states(problem, self.chunks, lambda _, width: problem.pass_table(width), known)
+            later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
             for l in range(1, max(Q, default=0) + 1):
                 for rows in self.chunks if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)

@@ -20,7 +20,7 @@ from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
 from lmc.losses import Loss
 from lmc.methods.protocol import Cut
 from lmc.models import Model, Pass
-from lmc.stores import Device, PassTable, Placement, Rows, Table
+from lmc.stores import Placement, Rows, Table
 
 if TYPE_CHECKING:
     from lmc.engine.layered import Layered
@@ -211,12 +211,6 @@ class Problem:
     def table(self, width: int, dtype: torch.dtype | None = None) -> Table:
         """A table of zeros where histories are stored, one row per node, by default in the dtype of the rows."""
         return self.placement.tier.table(self.graph.num_nodes, width, dtype or self.dtype, self.device)
-
-    def pass_table(self, width: int) -> Table:
-        """A table for the states of one pass, which writes all rows before it reads them."""
-        if not isinstance(self.placement.tier, Device):
-            return self.table(width)
-        return PassTable(self.graph.num_nodes, width, self.dtype, self.device)
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The losses of the leading rows of a batch, each with its importance."""
