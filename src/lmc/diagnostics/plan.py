@@ -118,17 +118,22 @@ def _items(graph: Graph, model: Model, found: Probe, largest: BatchSize, times_l
         index = run.pipeline.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
         yield Item("rows in transfer", "device", found.transfers + recorded + index)
     if run.source.kept:
-        # the batch of FullBatch holds P itself, which the structure counts
-        counted = sum(_matrix_bytes(graph, problem)) if isinstance(run.method, FullBatch) else 0
-        yield Item("batches", "device", round(found.batch * times_largest) - counted)
-        if run.method.traits.sweeps:
-            entries = round(largest.cross_edges * times_largest) * (4 + problem.dtype.itemsize)
-            yield Item("edges between batches", "device", len(problem.matrices) * (entries + 4 * (graph.num_nodes + 1)))
+        yield from _kept_batches(graph, found, largest, times_largest)
     elif problem.device.type == "cuda" or found.transfers > 0:
         yield Item("the next batch", "device", found.batch)
     # Adam has two moments; gradients are allocated by every step, and counted with it
     parameters, buffers = (sum(t.nbytes for t in tensors) for tensors in (model.parameters(), model.buffers()))
     yield Item("parameters and optimiser", "device", 3 * parameters + buffers)
+
+
+def _kept_batches(graph: Graph, found: Probe, largest: BatchSize, times_largest: float) -> Iterator[Item]:
+    method, problem = found.run.method, found.run.problem
+    # the batch of FullBatch holds P itself, which the structure counts
+    counted = sum(_matrix_bytes(graph, problem)) if isinstance(method, FullBatch) else 0
+    yield Item("batches", "device", round(found.batch * times_largest) - counted)
+    if method.traits.sweeps:
+        entries = round(largest.cross_edges * times_largest) * (4 + problem.dtype.itemsize)
+        yield Item("edges between batches", "device", len(problem.matrices) * (entries + 4 * (graph.num_nodes + 1)))
 
 
 def _features(graph: Graph, problem: Problem) -> list[Item]:

@@ -38,7 +38,6 @@ def with_self_loops(adj: CSR, dtype: torch.dtype | None = None, rule: Rule | Non
     """
     n, device = adj.num_rows, adj.device
     num, of_pointers = adj.nnz + n, pointer_dtype(adj.nnz + n)
-    loops = torch.arange(n, device=device)
     indptr = adj.indptr.to(of_pointers) + torch.arange(n + 1, dtype=of_pointers, device=device)
     indices = empty_entries(adj, torch.int32, num)
     values, data = (None if a is None else empty_entries(adj, a, num) for a in (adj.values, adj.edge_data))
@@ -49,20 +48,26 @@ def with_self_loops(adj: CSR, dtype: torch.dtype | None = None, rule: Rule | Non
     for rows, entries in entry_ranges(adj) if adj.files is not None or not bare else [(slice(0, n), slice(0, adj.nnz))]:
         if bare:
             _insert_loops(adj, rows, indptr, indices, values, rule)
-            continue
-        nodes = loops[rows]
-        counts = adj.indptr[rows.start : rows.stop + 1].diff()
-        row = nodes.repeat_interleave(counts, output_size=entries.stop - entries.start)
-        keys = torch.cat([row * n + adj.indices[entries], nodes * n + nodes])
-        chunk = slice(entries.start + rows.start, entries.stop + rows.stop)
-        key, order = keys.sort()
-        indices[chunk] = key % n
-        for source, target, of_loop in ((adj.values, values, 1), (adj.edge_data, data, 0)):
-            if source is not None and target is not None:
-                there = order < row.numel()
-                target[chunk] = of_loop
-                target[there.nonzero().squeeze(1) + chunk.start] = source[entries][order[there]]
+        else:
+            _sort_loops_in(adj, rows, entries, indices, values, data)
     return CSR(indptr, indices, values, adj.num_cols, edge_data=data, files=adj.files)
+
+
+def _sort_loops_in(
+    adj: CSR, rows: slice, entries: slice, indices: Tensor, values: Tensor | None, data: Tensor | None
+) -> None:
+    """Write the sorted columns of these rows of A + I into ``indices``, and their values and edge data."""
+    n, nodes = adj.num_rows, torch.arange(rows.start, rows.stop, device=adj.device)
+    counts = adj.indptr[rows.start : rows.stop + 1].diff()
+    row = nodes.repeat_interleave(counts, output_size=entries.stop - entries.start)
+    chunk = slice(entries.start + rows.start, entries.stop + rows.stop)
+    key, order = torch.cat([row * n + adj.indices[entries], nodes * n + nodes]).sort()
+    indices[chunk] = key % n
+    for source, target, of_loop in ((adj.values, values, 1), (adj.edge_data, data, 0)):
+        if source is not None and target is not None:
+            there = order < row.numel()
+            target[chunk] = of_loop
+            target[there.nonzero().squeeze(1) + chunk.start] = source[entries][order[there]]
 
 
 def _bare(adj: CSR) -> bool:

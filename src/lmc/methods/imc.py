@@ -33,7 +33,7 @@ A step touches core rows alone: no halo is computed, read or written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -234,6 +234,14 @@ def _fit(size: float, r: int) -> slice:
     return slice(None, None, max(1, int(size / (ROWS_PER_COLUMN * r))))
 
 
+def _fitted(tables: Iterable[Table], cores: Sequence[Rows]) -> Iterator[Tensor]:
+    """The fitted rows of every batch, table by table."""
+    for table in tables:
+        for core in cores:
+            rows = table.pull(core)
+            yield rows[_fit(*rows.shape)]
+
+
 def _column(values: Sequence[float], like: Tensor) -> float | Tensor:
     """The values as a column, written one by one, since a recording transfers nothing; one number if they are equal."""
     alike = min(values) == max(values)
@@ -429,9 +437,8 @@ class IMC(HistoryMethod):
             self._store_scales(exact)
             self._fill_feature_sums(exact)
         else:
-            dtype, cores = numbers["explained"].dtype, exact.cores
-            fitted = [[Q[l].pull(core) for l in layers for core in cores] for layers in _by_width(Q)]
-            grams = [_grams((rows[_fit(*rows.shape)] for rows in of), dtype) for of in fitted]
+            fitted = (_fitted([Q[l] for l in layers], exact.cores) for layers in _by_width(Q))
+            grams = [_grams(rows, numbers["explained"].dtype) for rows in fitted]
             stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
             self.regraph(exact)
             stored()
