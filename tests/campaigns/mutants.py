@@ -639,8 +639,8 @@ MUTANTS = (
     Mutant(
         "imc-adjoint-of-other-rows",
         "methods/imc.py",
-        "out=dh[self.fit])",
-        "out=dh[: len(dh[self.fit])])",
+        "coarse_mm_to(dh[self.fit],",
+        "coarse_mm_to(dh[: len(dh[self.fit])],",
         "the adjoint of the map falls on the rows that it is fitted to",
         IMC,
     ),

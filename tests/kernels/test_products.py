@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmc.kernels.beside import beside
 from lmc.kernels.products import coarse_mm, exact_mm, lower_inverse
-from lmc.kernels.streams import beside
 
 
 def error(device: str, product: object) -> float:

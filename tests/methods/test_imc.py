@@ -234,7 +234,7 @@ def test_a_recorded_sweep_fills_what_an_eager_one_does(basis: str, redraw: bool,
             run.refresh()
         runs.append(run)
     assert runs[0].pipeline.recorder is not None
-    assert runs[0].pipeline.recorder._fill is not None
+    assert runs[0].pipeline.recorder.recorded_fill is not None
     eager, recorded_state = runs[1].state_dict(), runs[0].state_dict()
     for name, value in recorded_state.items():
         torch.testing.assert_close(value, eager[name], rtol=1e-9, atol=1e-11)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from lmc.methods import CMC, GAS, IMC, FullBatch, LMC4Conv, Method
 from lmc.models import GCN
 from lmc.pyg import wrap
 from lmc.stores import Placement
+from lmc.train.evaluate import evaluate_problem
 
 G = random_graph()
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -101,3 +103,24 @@ def test_weights_of_a_bfloat16_network_are_computed_in_float32_and_rounded_once(
 def test_bfloat16_rows_are_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"use torch\.autocast around run\.accumulate"):
         FullBatch().bind(G, wrap(network("gcn")), placement=Placement(device="cpu", precision="bfloat16"))
+
+
+@pytest.mark.parametrize("name", [None, *NETWORKS])
+def test_one_context_around_a_training_is_one_around_every_step(name: str | None) -> None:
+    """autocast keeps narrowed weights until its context ends; steps and evaluations after an update read new ones."""
+    found = []
+    for around_all in (True, False):
+        model = GCN(6, 16, 4, num_layers=2, seed=0) if name is None else wrap(network(name))
+        run = GAS(clusters_per_batch=1).bind(G, model, parts_of(G), device="cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        whole, each = (torch.autocast("cpu", torch.bfloat16, enabled=on) for on in (around_all, not around_all))
+        with whole:
+            for _ in range(2):
+                for batch in run.batches():
+                    with each if not around_all else contextlib.nullcontext():
+                        run.step(batch, optimizer)
+            with each if not around_all else contextlib.nullcontext():
+                scores = evaluate_problem(run.problem)
+        found.append((scores, [p.detach().clone() for p in model.parameters()]))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))

@@ -18,7 +18,7 @@ from lmc.diagnostics import peak_bytes
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Aggregation, Batch, Graph
-from lmc.kernels.streams import STREAMS, shared_stream
+from lmc.kernels.beside import STREAMS, shared_stream
 from lmc.methods import Method
 from lmc.models import GCN, GCNII, Model, RecGCN
 from lmc.stores import Placement

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +25,7 @@ from lmc.engine.exact import SWEEP_BYTES, Chunks, Passes, sweep_chunks, widest_r
 from lmc.engine.layered import Estimate
 from lmc.engine.problem import Problem
 from lmc.graph import Batch
-from lmc.kernels.streams import RECORDING, shared_stream
+from lmc.kernels.beside import RECORDING, shared_stream
 from lmc.models import modes_kept
 from lmc.stores import Staging, WriteLogs, free_memory, overwrite
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from lmc.engine.run import Run
 
 LITTLE = 0.25
-"""The share of a GPU's memory that is left when a recording asks for the memory that is cached."""
+"""A recording first frees cached memory where less than this share of the GPU's memory is free."""
 
 Compute = Callable[[Batch], Estimate]
 """Computes the estimate on a batch."""
@@ -65,7 +66,8 @@ class Recorder:
         self._stream, self._device = shared_stream(device, RECORDING), device
         self._seen: set[Batch] = set()
         self._recorded: dict[object, Recording] = {}
-        self._fill: torch.cuda.CUDAGraph | None = None
+        self._filled = False
+        self.recorded_fill: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Batch, compute: Compute) -> Estimate:
         """The results of a step, valid until the next step."""
@@ -89,12 +91,17 @@ class Recorder:
         return Recording(graph, grads, loss, self._staging.logs())
 
     def fill(self, fill: Callable[[], None]) -> None:
-        """Fill tables by ``fill``, which always does the same to the same memory."""
-        if self._fill is None:
+        """Fill tables by ``fill``, which always does the same to the same memory. The first time it runs eagerly, since
+        it makes things that outlive it."""
+        if not self._filled:
+            fill()
+            self._filled = True
+            return
+        if self.recorded_fill is None:
             with self._recording() as graph:
                 fill()
-            self._fill = graph
-        self._fill.replay()
+            self.recorded_fill = graph
+        self.recorded_fill.replay()
 
     @contextmanager
     def _recording(self) -> Iterator[torch.cuda.CUDAGraph]:
@@ -123,11 +130,14 @@ class Recorder:
 def records_fill(run: Run, chunks: Chunks) -> bool:
     """Whether a sweep is recorded: where it cuts nothing out of the graph, since cutting waits for the GPU, and where
     memory suffices for it beside the recording, which keeps what it has used."""
-    recorder, problem, cuts = run.pipeline.recorder, run.problem, not (run.source.kept or run.clusters.redraw)
-    if recorder is None or not recorder.early or not run.method.setup.records_fill or len(chunks) > 1 or cuts:
+    recorder, problem = run.pipeline.recorder, run.problem
+    autocast = torch.is_autocast_enabled(problem.device.type)  # it may keep narrowed weights that the sweep would read
+    cuts = not (run.source.kept or run.clusters.redraw) or run.schedule is not None or problem.P.on_host
+    if recorder is None or not recorder.early or not run.method.setup.records_fill or cuts or autocast:
         return False
     needed = 2 * SWEEP_BYTES * problem.num_nodes * widest_row(problem.graph, problem.model)
-    return not problem.P.on_host and needed <= free_memory(problem.device)
+    fits = len(chunks) == 1 and needed <= free_memory(problem.device)
+    return fits or recorder.recorded_fill is not None
 
 
 def warm_up(run: Run) -> None:
@@ -145,7 +155,7 @@ def warm_up(run: Run) -> None:
     chunks = sweep_chunks(run.problem)
     with modes_kept(model):
         if records_fill(run, chunks):
-            run.method.fill(Passes(run, run.problem, chunks))
+            recorder.fill(partial(run.method.fill, Passes(run, run.problem, chunks)))
         run.problem.kind.estimate(run, batch, keep=True, dropout=True)
     for table in run.named_tables().values():
         overwrite(table)

@@ -315,7 +315,7 @@ class Passes:
         row, outside = batch[rows], torch.empty(P.nnz, dtype=torch.bool, device=P.device)
         for i, entries in entry_chunks(P):
             outside[entries] = row[i] != column[P.indices[entries].long()]
-        between = P.filtered(outside)
+        between = replace(P, edge_data=None, _cache={}).filtered(outside)
         if kept is not None:
             kept[problem.blocks] = between
         return ext, between

@@ -12,8 +12,8 @@ BLOCK = 32
 """Rows of a triangular matrix up to which it is inverted as a whole."""
 
 
-def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """a @ b, or ``minus_from`` - a @ b, for results that are approximations anyway; a @ b may be written to ``out``.
+def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None) -> Tensor:
+    """a @ b, or ``minus_from`` - a @ b, for results that are approximations anyway.
 
     float32 matrices on a GPU are rounded to 11 bits on the way in (TensorFloat-32), which is several times as fast.
     bfloat16 ones give float32 where the rows of a batch are summed over (``a`` is a transposed view).
@@ -23,7 +23,13 @@ def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None, out: Tenso
         if a.dtype == torch.bfloat16 and a.stride(0) == 1:
             product = torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
             return product if minus_from is None else minus_from - product
-        return torch.mm(a, b, out=out) if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
+        return a @ b if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
+
+
+def coarse_mm_to(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """out <- a @ b, with the precision of :func:`coarse_mm`; the rows of ``out`` need not be adjacent."""
+    with _precision(a, "tf32"):
+        torch.mm(a, b.to(a.dtype), out=out)
 
 
 def exact_mm(a: Tensor, b: Tensor) -> Tensor:

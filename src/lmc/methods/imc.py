@@ -21,9 +21,9 @@ Large batches have more rows than a map of r columns needs: Q and h are then eve
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
 
-Columns of Q are scaled to unit mean square over all nodes (inside of K), and lambda is ``ridge`` times the mean of the
-Gram matrix' diagonal. The gradient flows through C, so the adjoints that come
-from outside are compensated by the same formula:
+Columns of Q are scaled to unit mean square over all nodes (inside of K); for fixed batches the mean is over the rows
+that maps are fitted to. lambda is ``ridge`` times the mean of the Gram matrix' diagonal. The gradient flows through C,
+so the adjoints that come from outside are compensated by the same formula:
 
     g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
@@ -43,8 +43,8 @@ from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
-from lmc.kernels.products import coarse_mm, exact_mm, lower_inverse
-from lmc.kernels.streams import beside
+from lmc.kernels.beside import beside
+from lmc.kernels.products import coarse_mm, coarse_mm_to, exact_mm, lower_inverse
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
@@ -181,7 +181,7 @@ class Invariance(Around):
         if self.fit.step == 1:
             return coarse_mm(self.Q, K_dC)
         dh = self.Q.new_zeros(self.Q.shape[0], dC.shape[1])
-        coarse_mm(self.Q[self.fit], K_dC, out=dh[self.fit])
+        coarse_mm_to(dh[self.fit], self.Q[self.fit], K_dC)
         return dh
 
 
@@ -379,9 +379,11 @@ class IMC(HistoryMethod):
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
         Q, M = step.tables["Q"], step.tables.get("M", {})
+        if batch.num_core == step.problem.num_nodes:
+            return P
         if self.redraw and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
             step.scratch["redrawn"] = beside(step.problem.device, partial(self._redrawn, step))
-        if not (l in Q or l in M) or batch.num_core == step.problem.num_nodes:
+        if not (l in Q or l in M):
             return P
         assert isinstance(P, Aggregation)
         if l not in Q:
@@ -400,7 +402,7 @@ class IMC(HistoryMethod):
     def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor, slice]]:
         """Q, K, lambda J and the fitted rows of a redrawn batch, by layer; layers of one width are inverted at once."""
         numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor, slice]]()
-        size = step.problem.graph.num_nodes / numbers["explained"].shape[1]
+        size = step.problem.num_nodes / numbers["explained"].shape[1]
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
         for layers in _by_width(step.tables["Q"]):
             scales, fit = torch.stack([numbers[f"scale{l}"] for l in layers]), _fit(size, cores[layers[0]].shape[1])
@@ -427,7 +429,7 @@ class IMC(HistoryMethod):
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
-        """The sweep: Q, M = P Q, and S and K of every fixed batch."""
+        """The sweep: Q, and S and K of every fixed batch, or M = P Q for redrawn ones."""
         Q, numbers = exact.tables["Q"], exact.numbers
         for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
             if missing := Q[l].data().shape[1] - q.shape[1]:

@@ -18,8 +18,8 @@ STREAMS = (SIDE, RECORDING)
 
 
 def beside(device: torch.device, call: Callable[[], T]) -> Callable[[], T]:
-    """Call, with all work on a GPU on a stream of its own, beside what the current stream is given next. The function
-    that comes back gives the result, which may be used from then on."""
+    """Run ``call`` on a second stream of a GPU, in parallel with what the current stream is given next. Returns a
+    function that makes the current stream wait for it and gives the result."""
     if device.type != "cuda":
         result = call()
         return lambda: result
