@@ -16,7 +16,7 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
 
 J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
 sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
-Large batches have more rows than a map of r columns needs: Q and h are then every k-th row, in C and K alone.
+Large batches have more rows than a map of r columns needs: in C, K and dh, Q and h are then every k-th row.
 
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
