@@ -15,7 +15,7 @@ from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, 
 from lmc.diagnostics.plan import USABLE, Division, _structure, changes
 from lmc.diagnostics.probe import BatchSize, batch_bytes, batch_sizes, graph_with_batch
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec
+from lmc.methods import CMC, GAS, IMC, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec
 from lmc.models import GCN, SAGE, Model, RecGCN
 from lmc.stores import Placement, StagedTable, host_zeros
 
@@ -88,6 +88,22 @@ def test_a_plan_of_bfloat16_rows_is_as_accurate(division: Division, cls: type[Hi
     tables = sum(size for name, size in sizes.items() if name.startswith("history"))
     assert memory(run, largest).tiers == {"device": tables}
     assert found.device < 0.8 * plan(division, model, method).device
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_plan_counts_what_sweeps_keep(division: Division, precision: str) -> None:
+    g, method, placement = division.graph, IMC(20, 4), Placement(precision=precision)
+    model = GCN(g.num_features, 32, g.num_classes, num_layers=3)
+    sizes = {item.name: item.size for item in plan(division, model, method, placement).items}
+    run = method.bind(g, model, division.parts, placement)
+    run.refresh()
+    assert sizes["maps of batches"] == sum(value.nbytes for value in run.numbers.values())
+    assert run.source.entries_between is not None
+    (kept,) = run.source.entries_between.values()
+    values = [kept.values, kept.as_torch(torch.float32).values()]
+    distinct = {value.data_ptr(): value.nbytes for value in values if value is not None}
+    measured = kept.indptr.nbytes + kept.indices.nbytes + sum(distinct.values())
+    assert sizes["edges between batches"] == pytest.approx(measured, rel=0.15)
 
 
 def test_a_plan_counts_the_transpose_where_it_is_another_matrix(division: Division) -> None:

@@ -101,16 +101,22 @@ def plan_of(graph: Graph, model: Model, found: Probe, largest: BatchSize, num_ba
     Args:
         mean: rows of a batch in the mean, as a share of the largest one's.
     """
-    items = tuple(_items(graph, model, found, largest, num_batches * mean))
+    items = tuple(_items(graph, model, found, largest, num_batches, mean))
     return Plan(items, found.step, largest, num_batches, found.run.problem.device.type == "cpu")
 
 
-def _items(graph: Graph, model: Model, found: Probe, largest: BatchSize, times_largest: float) -> Iterator[Item]:
-    """What is kept; all batches together are ``times_largest`` times as large as the largest."""
+def _items(
+    graph: Graph, model: Model, found: Probe, largest: BatchSize, num_batches: int, mean: float
+) -> Iterator[Item]:
+    """What is kept; a batch is in the mean ``mean`` times as large as the largest."""
     run, problem = found.run, found.run.problem
     for name, layers in run.tables.items():
         for l, table in layers.items():
             yield Item(f"history {name}[{l}]", table.tier, graph.num_nodes * table.data()[0].nbytes)
+    if run.method.traits.sweeps:  # the numbers of other methods are few
+        with torch.device("meta"):
+            numbers = run.method.numbers(problem, num_batches)
+        yield Item("maps of batches", "device", sum(each.nbytes for each in numbers.values()))
     yield from _features(graph, problem)
     yield from _structure(graph, problem)
     if found.transfers:  # buffers of rows in transfer, and the index of every node that locates its row
@@ -118,7 +124,7 @@ def _items(graph: Graph, model: Model, found: Probe, largest: BatchSize, times_l
         index = run.pipeline.staging.device_bytes[1] * graph.num_nodes // run.graph.num_nodes
         yield Item("rows in transfer", "device", found.transfers + recorded + index)
     if run.source.kept:
-        yield from _kept_batches(graph, found, largest, times_largest)
+        yield from _kept_batches(graph, found, largest, num_batches * mean)
     elif problem.device.type == "cuda" or found.transfers > 0:
         yield Item("the next batch", "device", found.batch)
     # Adam has two moments; gradients are allocated by every step, and counted with it
@@ -127,6 +133,7 @@ def _items(graph: Graph, model: Model, found: Probe, largest: BatchSize, times_l
 
 
 def _kept_batches(graph: Graph, found: Probe, largest: BatchSize, times_largest: float) -> Iterator[Item]:
+    """Fixed batches, which together are ``times_largest`` times as large as the largest."""
     method, problem = found.run.method, found.run.problem
     # the batch of FullBatch holds P itself, which the structure counts
     counted = sum(_matrix_bytes(graph, problem)) if isinstance(method, FullBatch) else 0
