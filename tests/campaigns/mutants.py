@@ -1419,7 +1419,7 @@ def mutated(mutant: Mutant, copy: Path) -> Iterator[None]:
         file.write_text(was)
 
 
-def run_tests(copy: Path, tests: list[str], timeout: float | None = TIMEOUT) -> int:
+def run_tests(copy: Path, tests: list[str]) -> int:
     """Run test files with the sources in ``copy``; gives pytest's exit code, or 1 if it took too long."""
     # the files of two mutants may agree in size and time, so no compiled files are kept
     one_thread = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -1436,7 +1436,7 @@ def run_tests(copy: Path, tests: list[str], timeout: float | None = TIMEOUT) -> 
     environment = {**os.environ, **one_thread, "PYTHONPATH": str(copy)}
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, timeout=timeout, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=ROOT, env=environment, timeout=TIMEOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
         return 1
@@ -1462,7 +1462,7 @@ def campaign(mutants: list[Mutant], resume: bool, console: Console) -> int:
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         tests = sorted({name for mutant in remaining for name in mutant.tests})
         say(console, f"{len(tests)} test files without a mutant ...")
-        if tests and run_tests(copy, tests, timeout=None) != 0:
+        if tests and run_tests(copy, tests) != 0:
             say(console, f"expected these to pass without a mutant: {' '.join(tests)}")
             return 2
         for number, mutant in enumerate(remaining, start=1):
