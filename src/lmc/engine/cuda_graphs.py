@@ -152,9 +152,8 @@ def warm_up(run: Run) -> None:
     batch = next(run.source.epoch(0, 0))
     state, changed = run.generator.get_state(), [*run.numbers.values(), *model.buffers()]
     before = [tensor.clone() for tensor in changed]
-    chunks = sweep_chunks(run.problem)
     with modes_kept(model):
-        if records_fill(run, chunks):
+        if run.method.setup.records_fill and records_fill(run, chunks := sweep_chunks(run.problem)):
             recorder.fill(partial(run.method.fill, Passes(run, run.problem, chunks)))
         run.problem.kind.estimate(run, batch, keep=True, dropout=True)
     for table in run.named_tables().values():

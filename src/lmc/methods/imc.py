@@ -44,6 +44,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
 from lmc.kernels.beside import beside
+from lmc.kernels.packed import num_rows
 from lmc.kernels.products import coarse_mm, coarse_mm_to, exact_mm, lower_inverse
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
@@ -223,10 +224,6 @@ def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torc
     R = torch.zeros(rows, width, dtype=torch.float64)  # a model may read X beside P X
     R[:k] = torch.eye(k) if width == k else torch.randn(k, width, generator=source, dtype=torch.float64) / width**0.5
     return R.to(device, dtype)
-
-
-def _size(rows: Rows) -> int:
-    return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
 
 
 def _fit(size: float, r: int) -> slice:
@@ -457,7 +454,7 @@ class IMC(HistoryMethod):
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
         Q, cores = exact.tables["Q"], exact.cores
         for layers, grams in zip(_by_width(Q), grams_by_width, strict=True):
-            sizes = [_size(core) for _ in layers for core in cores]
+            sizes = [num_rows(core) for _ in layers for core in cores]
             times = _column([_fit(size, grams.shape[-1]).step for size in sizes], grams)  # for rows that are left out
             squares = (grams.diagonal(dim1=-2, dim2=-1) * times).unflatten(0, (len(layers), -1)).sum(1)
             scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
