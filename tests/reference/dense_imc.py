@@ -53,26 +53,20 @@ class DenseIMC:
         """S, R and N of the core; redrawn batches count as many rows as they have on average."""
         every, r = self.tables["Q"][l], self.tables["Q"][l].shape[1]
         Q, M = every[core], (self.model.data.P @ every)[core]
-        size = len(core) if self.batches else self.model.data.num_nodes / weight
+        mean = self.model.data.num_nodes / weight
+        size, k = len(core) if self.batches else mean, max(1, int(mean / (20 * r)))
         # columns of unit mean square over all nodes, of fixed batches those that are fitted to; a dead unit stays a
         # column of zeros
-        fitted = [
-            max(1, int(len(batch) / (20 * r))) * (every[batch][self.fit(len(batch), r)] ** 2) for batch in self.batches
-        ]
-        squares = np.concatenate(fitted) if self.batches else every**2
+        squares = k * np.concatenate([every[batch][::k] ** 2 for batch in self.batches]) if self.batches else every**2
         scale = 1 / np.sqrt(np.maximum(squares.sum(0) / len(every), 1e-12))
         Q, M = Q * scale, M * scale
         fit = np.zeros_like(Q)  # rows that are left out count as zeros
-        fit[self.fit(size, r)] = Q[self.fit(size, r)]
+        fit[::k] = Q[::k]
         gram = fit.T @ fit
-        ridge = self.ridge * max(1, (20 * r / size) ** 2)
+        ridge = self.ridge * max(1, (20 * r * k / size) ** 2)
         gram += ridge * np.trace(gram) / r * np.eye(r)
         R, J = np.linalg.solve(gram, fit.T), np.diag(1 / scale)[:, : self.widths[l - 2]]
         return M - self.model.data.P[np.ix_(core, core)] @ Q, R, J - R @ (Q @ J)
-
-    def fit(self, size: float, r: int) -> slice:
-        """Every k-th row, with at least 20 for each of r columns where there are so many."""
-        return slice(None, None, max(1, int(size / (20 * r))))
 
     def step(self, theta: Values, core: Nodes, slot: int, weight: float) -> tuple[float, Values]:
         model, data, L = self.model, self.model.data, self.model.L

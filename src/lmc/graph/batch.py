@@ -139,6 +139,11 @@ class Batch:
         """Core rows, then halo rows."""
         return torch.cat([self.core, self.halo]) if self.num_halo else self.core
 
+    @cached_property
+    def place(self) -> Tensor:
+        """The slot, int64 [1] on the device, where a step reads it that was recorded for several batches."""
+        return torch.full((1,), self.slot, device=self.core.device)
+
     def unrecorded(self) -> Batch:
         """The same batch, whose step is not recorded."""
         return replace(self, fixed=False)

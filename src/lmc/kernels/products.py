@@ -26,12 +26,6 @@ def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None) -> Tensor:
         return a @ b if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
 
 
-def coarse_mm_to(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """out <- a @ b, with the precision of :func:`coarse_mm`; the rows of ``out`` need not be adjacent."""
-    with _precision(a, "tf32"):
-        torch.mm(a, b.to(a.dtype), out=out)
-
-
 def exact_mm(a: Tensor, b: Tensor) -> Tensor:
     """a @ b rounded once, in the dtype of ``a``: for an inverse of large condition, where even 11 bits are too few."""
     with _precision(a, "ieee"):

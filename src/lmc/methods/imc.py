@@ -16,7 +16,8 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
 
 J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
 sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
-Large batches have more rows than a map of r columns needs: in C, K and dh, Q and h are then every k-th row.
+Large batches have more rows than a map of r columns needs: in C, K and dh, Q and h are then every k-th row, with one k
+for all batches.
 
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
@@ -33,7 +34,7 @@ A step touches core rows alone: no halo is computed, read or written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -45,7 +46,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
 from lmc.kernels.beside import beside
 from lmc.kernels.packed import num_rows
-from lmc.kernels.products import coarse_mm, coarse_mm_to, exact_mm, lower_inverse
+from lmc.kernels.products import coarse_mm, exact_mm, lower_inverse
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
@@ -59,8 +60,8 @@ SLOTS = 64
 """Gram matrices that are inverted at a time."""
 
 ROWS_PER_COLUMN = 20
-"""Rows of a batch per column of Q below which lambda grows, with the square of what is missing, and down to which rows
-are left out of the fit."""
+"""Fitted rows of a batch per column of Q below which lambda grows, with the square of what is missing, and down to
+which rows of an average batch are left out of the fit."""
 
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
@@ -87,8 +88,9 @@ class _Invariant(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (v,), op = grads, ctx.op
-        g = op.P.adjoint(v)
-        return g, op.map_adjoint(op.outside_adjoint(v, g)), None
+        g = None if op.all_rows is None else op.P.adjoint(v)
+        dh = beside(v.device, lambda: op.map_adjoint(op.outside_adjoint(v, g)))
+        return op.P.adjoint(v) if g is None else g, dh(), None
 
 
 class _InvariantLinear(torch.autograd.Function):
@@ -100,90 +102,94 @@ class _InvariantLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, W: Tensor, b: Tensor | None, op: Invariance) -> Tensor:
         W = as_rows(W, t)
-        C = op.map(h)
+        maps = beside(t.device, lambda: (C := op.map(h), C @ W.t()))
+        tW, (C, CW) = t @ W.t(), maps()
         ctx.op = op
         ctx.save_for_backward(t, W, C)
-        CW = C @ W.t()
         s = coarse_mm(op.sums, CW) if b is None else coarse_mm(op.sums, CW).add_(as_rows(b, t))
-        return accumulate(s, op.P.forward, op.beyond(t @ W.t(), CW))
+        return accumulate(s, op.P.forward, op.beyond(tW, CW))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         (v,), op = grads, ctx.op
         t, W, C = ctx.saved_tensors
-        g = op.P.adjoint(v)
-        D = op.outside_adjoint(v, g)
-        dW = D.t() @ C.to(D.dtype) + outer(g, t)
-        db = column_sums(v) if ctx.needs_input_grad[3] else None
-        return g @ W, op.map_adjoint(D @ W.to(D.dtype)), dW, db, None
+        g = None if op.all_rows is None else op.P.adjoint(v)
+
+        def outside() -> tuple[Tensor, Tensor]:
+            D = op.outside_adjoint(v, g)
+            return op.map_adjoint(D @ W.to(D.dtype)), D.t() @ C.to(D.dtype)
+
+        adjoints = beside(v.device, outside)
+        g = op.P.adjoint(v) if g is None else g
+        dt, inside, db = g @ W, outer(g, t), column_sums(v) if ctx.needs_input_grad[3] else None
+        dh, dW = adjoints()
+        return dt, dh, dW.add_(inside), db, None
 
 
 @dataclass(frozen=True, eq=False)
 class Invariance(Around):
-    """The operator of one layer in one step.
+    """The operator of one layer in one step. Its map is fitted to every ``stride``-th core row.
 
     Args:
-        Q: the rows of the last sweep, for the core rows, [|B|, r].
-        sums: S, or M where ``redrawn``.
+        Q: the rows of the last sweep, for the fitted rows.
+        sums: S, or M for a redrawn batch, for all core rows.
         K: the inverse of the Gram matrix with its ridge, [r, r].
         prior: the diagonal of lambda J, [r].
-        fit: the rows to which the map is fitted (:func:`_fit`).
-        explained: where |h - Q C| and |h| of some rows are stored, from which :func:`unexplained` follows; None:
-            nowhere.
-        real: where rows may be padding, the rows that are not, [|B|, 1].
+        explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
+            follows, and the place of this batch there; None: nothing is stored.
+        real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
+        all_rows: for a redrawn batch, the rows of the last sweep for all core rows.
     """
 
     Q: Tensor
     sums: Tensor
     K: Tensor
     prior: Tensor
-    fit: slice
-    explained: Tensor | None
-    redrawn: bool = False
-    real: Tensor | None = None
+    stride: int
+    explained: tuple[Tensor, Tensor] | None
+    real: Tensor | None
+    all_rows: Tensor | None = None
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        return _Invariant.apply(t, t if clean is None else clean, self)
+        return _Invariant.apply(t, self._fitted(t, clean), self)
 
     def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor:
         """(P t) W^T + b with the weights first."""
-        return _InvariantLinear.apply(t, t if clean is None else clean, W, b, self)
+        return _InvariantLinear.apply(t, self._fitted(t, clean), W, b, self)
+
+    def _fitted(self, t: Tensor, clean: Tensor | None) -> Tensor:
+        """The rows h that the map is fitted to; in the others, the adjoint of the map is zero."""
+        return (t if clean is None else clean)[:: self.stride]
 
     def map(self, h: Tensor) -> Tensor:
-        """C = K (Q^T h + lambda J), in the dtype of the rows."""
-        moments = coarse_mm(self.Q[self.fit].t(), h[self.fit])
+        """C = K (Q^T h + lambda J) of the fitted rows h, in their dtype."""
+        moments = coarse_mm(self.Q.t(), h)
         moments.diagonal().add_(self.prior[: h.shape[1]])
         C = exact_mm(self.K, moments).to(h.dtype)
         if self.explained is not None:
-            self._measure(h.detach(), C)
+            self._measure(h.detach(), C, *self.explained)
         return C
 
-    def _measure(self, h: Tensor, C: Tensor) -> None:
+    def _measure(self, h: Tensor, C: Tensor, explained: Tensor, place: Tensor) -> None:
         """Store what C explains of about ``SAMPLE`` rows."""
-        assert self.explained is not None
         some = slice(None, None, max(1, h.shape[0] // SAMPLE))
         rows = h[some] if self.real is None else h[some] * self.real[some]
         missed = torch.addmm(rows, self.Q[some], C, alpha=-1)
-        for value, out in zip((missed, rows), self.explained, strict=True):
-            torch.linalg.vector_norm(value, dtype=out.dtype, out=out)
+        sizes = torch.stack([torch.linalg.vector_norm(each, dtype=explained.dtype) for each in (missed, rows)])
+        explained.index_copy_(0, place, sizes.unsqueeze(0))
 
     def beyond(self, t: Tensor, C: Tensor) -> Tensor:
         """What P is applied to: t, without what M contains of it."""
-        return coarse_mm(self.Q, C, minus_from=t) if self.redrawn else t
+        return t if self.all_rows is None else coarse_mm(self.all_rows, C, minus_from=t)
 
-    def outside_adjoint(self, v: Tensor, g: Tensor) -> Tensor:
-        """S^T v; g = P^T v."""
+    def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
+        """S^T v; of a redrawn batch from g = P^T v."""
         product = coarse_mm(self.sums.t(), v)
-        return coarse_mm(self.Q.t(), g, minus_from=product) if self.redrawn else product
+        return product if self.all_rows is None or g is None else coarse_mm(self.all_rows.t(), g, minus_from=product)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
-        """dh = Q K dC; zero in rows that the map is not fitted to."""
-        K_dC = exact_mm(self.K, dC)
-        if self.fit.step == 1:
-            return coarse_mm(self.Q, K_dC)
-        dh = self.Q.new_zeros(self.Q.shape[0], dC.shape[1])
-        coarse_mm_to(dh[self.fit], self.Q[self.fit], K_dC)
-        return dh
+        """dh = Q K dC of the fitted rows."""
+        return coarse_mm(self.Q, exact_mm(self.K, dC))
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,17 +232,14 @@ def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torc
     return R.to(device, dtype)
 
 
-def _fit(size: float, r: int) -> slice:
-    """Every k-th row of a batch with ``size`` rows, k such that :data:`ROWS_PER_COLUMN` are left for each column."""
-    return slice(None, None, max(1, int(size / (ROWS_PER_COLUMN * r))))
+def _mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
+    """The rows of a batch, on average."""
+    return problem.num_nodes / numbers["explained"].shape[1]
 
 
-def _fitted(tables: Iterable[Table], cores: Sequence[Rows]) -> Iterator[Tensor]:
-    """The fitted rows of every batch, table by table."""
-    for table in tables:
-        for core in cores:
-            rows = table.pull(core)
-            yield rows[_fit(*rows.shape)]
+def _stride(rows: float, r: int) -> int:
+    """Of batches with ``rows`` rows on average, every k-th is fitted to: :data:`ROWS_PER_COLUMN` for each column."""
+    return max(1, int(rows / (ROWS_PER_COLUMN * r)))
 
 
 def _column(values: Sequence[float], like: Tensor) -> float | Tensor:
@@ -386,25 +389,28 @@ class IMC(HistoryMethod):
         if l not in Q:
             return KnownSums(P, M[l].pull(batch.rows))
         measured = step.keep and self.sweep_every == "auto" and batch.slot % MEASURED == 0
-        explained = numbers["explained"][l, batch.slot] if measured else None
-        sums = step.tables[self._sums][l].pull(batch.rows)
-        if not self.redraw:
-            K, prior = (numbers[f"{name}{l}"][batch.slot] for name in ("K", "prior"))
-            rows = Q[l].pull(batch.rows)
-            return Invariance(P, rows, sums, K, prior, _fit(*rows.shape), explained)
-        real = (batch.core < step.problem.graph.num_nodes).unsqueeze(1)
-        rows, K, prior, fit = step.scratch["redrawn"]()[l]
-        return Invariance(P, rows, sums, K, prior, fit, explained, True, real)
+        explained = (numbers["explained"][l], batch.place) if measured else None
+        sums, contiguous = step.tables[self._sums][l].pull(batch.rows), isinstance(batch.rows, slice)
+        stride = _stride(_mean_size(step.problem, numbers), sums.shape[1])
+        real = None if contiguous else (batch.core[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
+        if self.redraw:
+            rows, K, prior = step.scratch["redrawn"]()[l]
+            return Invariance(P, rows[::stride], sums, K, prior, stride, explained, real, rows)
+        K, prior = (numbers[f"{name}{l}"].index_select(0, batch.place).squeeze(0) for name in ("K", "prior"))
+        fitted = Q[l].pull(batch.rows)[::stride] if contiguous else Q[l].pull(batch.core[::stride])
+        return Invariance(P, fitted, sums, K, prior, stride, explained, real)
 
-    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor, slice]]:
-        """Q, K, lambda J and the fitted rows of a redrawn batch, by layer; layers of one width are inverted at once."""
-        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor, slice]]()
-        size = step.problem.num_nodes / numbers["explained"].shape[1]
+    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+        """Q, K and lambda J of a redrawn batch, by layer; layers of one width are inverted at once."""
+        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor]]()
+        size = _mean_size(step.problem, numbers)
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
         for layers in _by_width(step.tables["Q"]):
-            scales, fit = torch.stack([numbers[f"scale{l}"] for l in layers]), _fit(size, cores[layers[0]].shape[1])
-            K, prior = self._inverses(_grams((cores[l][fit] for l in layers), scales.dtype), scales, [size])
-            found |= {l: (cores[l], K[i], prior[i], fit) for i, l in enumerate(layers)}
+            scales = torch.stack([numbers[f"scale{l}"] for l in layers])
+            stride = _stride(size, scales.shape[1])
+            grams = _grams((cores[l][::stride] for l in layers), scales.dtype)
+            K, prior = self._inverses(grams, scales, [size / stride])
+            found |= {l: (cores[l], K[i], prior[i]) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
@@ -436,8 +442,7 @@ class IMC(HistoryMethod):
             self._store_scales(exact)
             self._fill_feature_sums(exact)
         else:
-            fitted = (_fitted([Q[l] for l in layers], exact.cores) for layers in _by_width(Q))
-            grams = [_grams(rows, numbers["explained"].dtype) for rows in fitted]
+            grams = [self._grams_of_batches(exact, layers) for layers in _by_width(Q)]
             stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
             self.regraph(exact)
             stored()
@@ -450,13 +455,20 @@ class IMC(HistoryMethod):
             squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
             exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
 
+    def _grams_of_batches(self, exact: ExactPasses, layers: list[int]) -> Tensor:
+        """Q^T Q of the fitted rows of every fixed batch, layer by layer, for layers of one width."""
+        tables, numbers = [exact.tables["Q"][l] for l in layers], exact.numbers
+        stride = _stride(_mean_size(exact.problem, numbers), tables[0].data().shape[1])
+        fitted = (table.pull(core)[::stride] for table in tables for core in exact.cores)
+        return _grams(fitted, numbers["explained"].dtype)
+
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
-        Q, cores = exact.tables["Q"], exact.cores
+        Q, cores, mean = exact.tables["Q"], exact.cores, _mean_size(exact.problem, exact.numbers)
         for layers, grams in zip(_by_width(Q), grams_by_width, strict=True):
-            sizes = [num_rows(core) for _ in layers for core in cores]
-            times = _column([_fit(size, grams.shape[-1]).step for size in sizes], grams)  # for rows that are left out
-            squares = (grams.diagonal(dim1=-2, dim2=-1) * times).unflatten(0, (len(layers), -1)).sum(1)
+            stride = _stride(mean, grams.shape[-1])
+            sizes = [num_rows(core) / stride for _ in layers for core in cores]
+            squares = stride * grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
             scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
             groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
             found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
@@ -465,8 +477,8 @@ class IMC(HistoryMethod):
                     exact.numbers[f"{name}{l}"].copy_(of_layer)
 
     def _inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """K and lambda J of batches with these Gram matrices and numbers of rows; lambda grows where there are few rows
-        per column."""
+        """K and lambda J of batches with these Gram matrices of so many rows; lambda grows where there are few rows per
+        column."""
         few = [ROWS_PER_COLUMN * grams.shape[-1] / size for size in sizes]
         K, prior = inverse(grams, scale, _column([self.ridge * max(1.0, each**2) for each in few], scale))
         return K, torch.zeros_like(prior) if self.basis == "random" else prior  # no column of Q is a row of the sweep
