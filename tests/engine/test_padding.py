@@ -1,4 +1,4 @@
-"""Redrawn batches of fixed capacity: padding changes neither the estimate nor the tables."""
+"""Batches of fixed capacity, redrawn or fixed: padding changes neither the estimate nor the tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
 from lmc.engine.padding import Padding, room_of
+from lmc.engine.shared_copy import SharedCopy, shared_room
 from lmc.graph import Batch, Graph, PaddedExtractor, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
@@ -62,6 +63,50 @@ def test_a_step_on_the_copy_is_a_step_on_the_batch(
             for name, table in padded.named_tables().items():
                 torch.testing.assert_close(table.data(), plain.named_tables()[name].data(), rtol=1e-10, atol=1e-12)
     assert copies >= 6
+
+
+WITHOUT_HALO = [ClusterGCN(clusters_per_batch=2), IMC(clusters_per_batch=2)]
+
+
+def shared_copy(run: Run, monkeypatch: pytest.MonkeyPatch) -> SharedCopy | None:
+    monkeypatch.setattr("lmc.engine.shared_copy.ignores_padding", lambda *_: True)
+    room = shared_room(run.problem, run.source)
+    return None if room is None else SharedCopy(run.source, room)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["gcn", "gcnii", "sage"])
+@pytest.mark.parametrize("method", WITHOUT_HALO, ids=["cluster", "imc"])
+def test_a_step_on_the_shared_copy_is_a_step_on_the_fixed_batch(
+    method: Method, model: Callable[[Graph], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmc.engine.shared_copy.WASTE", 3)
+    plain, shared = (bound(method, model(random_graph())) for _ in range(2))
+    copies, seen = shared_copy(shared, monkeypatch), set()
+    assert copies is not None
+    for epoch in range(3):
+        for batch, want_of in zip(copies.epoch(epoch, 0), plain.source.epoch(epoch, 0), strict=True):
+            copy = copies.copy_of(batch)
+            seen.add(copy)
+            got, want = estimate(shared, copy, keep=True), estimate(plain, want_of, keep=True)
+            for a, b in zip(got, want, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+            for name, number in shared.numbers.items():
+                torch.testing.assert_close(number, plain.numbers[name], rtol=1e-10, atol=1e-12)
+            assert torch.equal(batch.n_id, want_of.n_id)
+    assert len(seen) == (2 if isinstance(method, IMC) else 1)  # every fourth step of IMC measures
+
+
+def test_batches_with_a_halo_or_of_different_sizes_share_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = random_graph()
+    parts = torch.arange(g.num_nodes) % 4
+    for method, of, shares in [
+        (IMC(clusters_per_batch=2), parts, True),
+        (IMC(clusters_per_batch=2, redraw=True), parts, False),
+        (GAS(clusters_per_batch=2), parts, False),
+        (IMC(clusters_per_batch=2), (torch.arange(g.num_nodes) % 12).clamp(max=3), False),
+    ]:
+        run = method.bind(g, scrambled(MODELS[0](g)), of)
+        assert (shared_copy(run, monkeypatch) is not None) == shares
 
 
 def test_a_batch_of_an_epoch_that_was_left_has_no_copy() -> None:
@@ -147,3 +192,24 @@ def test_a_cut_changes_no_other_copy(method: Method) -> None:
     torch.cuda.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(others, before, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, own, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", WITHOUT_HALO, ids=["cluster", "imc"])
+def test_fixed_batches_with_one_recording_train_as_with_one_each(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g, losses = random_graph(200), []
+    monkeypatch.setattr("lmc.engine.shared_copy.WASTE", 3)
+    for shared in (True, False):
+        if not shared:
+            monkeypatch.setattr("lmc.engine.pipeline.shared_room", lambda *_: None)
+        model = scrambled(GCN(g.num_features, 32, g.num_classes, num_layers=3, norm="layer", dropout=0.5))
+        run = replace(method, clusters_per_batch=1).bind(g, model, parts_of(g, 8), Placement("cuda"))
+        run.refresh()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        losses.append(torch.stack([run.step(b, optimizer).loss for e in range(4) for b in run.batches(e)]).double())
+        assert run.pipeline.recorder is not None
+        want = 8 if not shared else 2 if isinstance(method, IMC) else 1
+        assert len(run.pipeline.recorder._recorded) == want
+    torch.testing.assert_close(*losses, rtol=1e-8, atol=1e-9)

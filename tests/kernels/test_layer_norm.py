@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from lmc.kernels.layer_norm import layer_norm_relu_dropout
+from lmc.models import Pass
+from lmc.models.activation import Activation, drop, every
 
 pytestmark = pytest.mark.gpu
 
@@ -52,3 +54,23 @@ def test_nan_stays_nan() -> None:
     one = torch.ones(2, device="cuda")
     h, _ = layer_norm_relu_dropout(s, one, one, 1e-5, 2, 0.0, None)
     assert h.isnan().tolist() == [[True, True], [False, False]]
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize(("n", "d", "stride"), [(1, 1, 2), (7, 6, 3), (900, 40, 4), (901, 256, 900)])
+def test_adjoints_of_some_rows_are_those_of_a_slice(n: int, d: int, stride: int, readers: int) -> None:
+    activation = Activation(d, "layer", 0.5).cuda().double()
+    chance = torch.Generator("cuda").manual_seed(1)
+    s = torch.randn(n, d, generator=chance, device="cuda", dtype=torch.float64).requires_grad_()
+    weights = torch.randn(3, n, d, generator=chance, device="cuda", dtype=torch.float64)
+    found = []
+    for rows_of in (every, lambda h, k: h[::k]):
+        p = Pass(generator=torch.Generator("cuda").manual_seed(2))
+        h = activation(s, p)
+        loss = (drop(h, 0.5, p, True) * weights[0]).sum()
+        for k in range(1, 1 + readers):
+            some = rows_of(h, stride)
+            loss = loss + (some * weights[k][: len(some)]).sum()
+        found.append(torch.autograd.grad(loss, [s, *activation.parameters()]))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from lmc.engine.cuda_graphs import no_collection
 from lmc.engine.problem import Problem
 from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
+
+T = TypeVar("T")
 
 COPIES = 8
 """Batches that have a copy at the same time: as many steps may be launched before the first of them is done."""
@@ -39,14 +41,17 @@ CORE_MARGIN = 1.01
 
 
 def can_pad(problem: Problem, batches: Batches) -> bool:
-    """Whether steps on redrawn batches can be recorded, where every row is on the device: no step makes a mean over
-    the rows of its batch."""
+    """Whether steps on redrawn batches can be recorded, where every row is on the device."""
+    return batches.clusters.redraw and problem.placement.keep_batches and ignores_padding(problem, batches)
+
+
+def ignores_padding(problem: Problem, batches: Batches) -> bool:
+    """Whether a step on a batch with padding gives the estimate of the batch itself, and makes nothing that outlives
+    it: no step makes a mean over the rows of its batch."""
     model, graph, pads = problem.model, problem.graph, batches.method.traits.pads_batches
     plain = graph.adj.symmetric and problem.P.edge_data is None
     return (
-        batches.clusters.redraw
-        and problem.placement.keep_batches
-        and (pads == "all" or (pads == "plain" and plain))
+        (pads == "all" or (pads == "plain" and plain))
         and batches.num_batches > 1
         and problem.kind.makes_nothing_in_steps(problem)
         and graph.weight is None
@@ -64,8 +69,11 @@ class DrawnBatch(Batch):
     """A redrawn batch whose step runs on its copy. It is cut out of the graph, as every other batch, when its rows are
     read, which a step does not do."""
 
-    def __init__(self, cut: Callable[[], Batch], num_core: int, num_halo: int, slot: int, weight: float, graph: Graph):
-        vars(self).update(slot=slot, weight=weight, graph=graph, fixed=False, importance=None)
+    def __init__(
+        self, cut: Callable[[], Batch], num_core: int, num_halo: int, slot: int, weight: float, graph: Graph,
+        fixed: bool = False,
+    ) -> None:  # fmt: skip
+        vars(self).update(slot=slot, weight=weight, graph=graph, fixed=fixed, importance=None)
         vars(self).update(_cut=cut, _sizes=(num_core, num_halo))
 
     num_core = property(lambda self: self._sizes[0])
@@ -95,7 +103,7 @@ class Padding:
         self._taken: dict[Batch, Cut] = {}
         self.thread = ThreadPoolExecutor(1, "lmc-draw")
         """Cuts one batch at a time, those of an epoch that was left early included."""
-        padded = Padded(batches)
+        padded = Padded(batches, room_of(batches))
         self._cuts = [Cut(padded, slot) for slot in range(min(COPIES, batches.num_batches))]
 
     def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -130,9 +138,9 @@ class Padding:
 class Padded:
     """Batches of fixed size, all of which are cut with the same memory, one after the other."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Batches, room: Room) -> None:
         problem, clusters = batches.problem, batches.clusters
-        self.room, self.per_batch, self.device = room_of(batches), clusters.per_batch, problem.device
+        self.room, self.per_batch, self.device = room, clusters.per_batch, problem.device
         self.offsets = (*clusters.offsets, clusters.offsets[-1])
         """Where parts begin, with an empty one at the end."""
         self._starts = torch.tensor(self.offsets, device=problem.device)
@@ -176,32 +184,51 @@ class Cut:
         self.used: torch.cuda.Event | None = None
         none = len(padded.offsets) - 2
         self._parts = torch.full((padded.per_batch,), none, pin_memory=on_gpu)
-        self.copy, self._needed, self._limits = padded.cut(self._parts, slot)
-        self._graph = torch.cuda.CUDAGraph() if on_gpu else None
-        if self._graph is not None:
-            found = self._needed.cpu().pin_memory()
-            # in a memory pool of its own: in a shared one, temporary values of another cut would overwrite the copy
-            with no_collection(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self.copy, needed, _ = padded.cut(self._parts, slot)
-                found.copy_(needed, non_blocking=True)
-            self._needed = found
+        found: Tensor | None = None
+
+        def cut() -> tuple[Batch, Tensor, list[int]]:
+            nonlocal found
+            batch, needed, limits = padded.cut(self._parts, slot)
+            if not on_gpu:
+                return batch, needed, limits
+            if found is None:
+                found = torch.empty_like(needed, device="cpu", pin_memory=True)
+            return batch, found.copy_(needed, non_blocking=True), limits
+
+        self._replay = recorded(padded.device, cut)
+        self.copy, self._needed, self._limits = self._replay()
 
     def __call__(self, parts: tuple[int, ...]) -> tuple[bool, int, int]:
         """Cut the batch of these parts. Whether it fits, its core rows and its halo rows."""
         offsets = self._padded.offsets
         self._parts.fill_(len(offsets) - 2)[: len(parts)] = torch.tensor(parts)
-        if self._graph is None:
-            self.copy, self._needed, _ = self._padded.cut(self._parts, self._slot)
-        else:
-            stream = torch.cuda.current_stream(self._padded.device)
-            if self.used is not None:
-                stream.wait_event(self.used)
-            self._graph.replay()
-            stream.synchronize()
+        on_gpu = self._padded.device.type == "cuda"
+        if on_gpu and self.used is not None:
+            torch.cuda.current_stream(self._padded.device).wait_event(self.used)
+        self.copy, self._needed, _ = self._replay()
+        if on_gpu:
+            torch.cuda.current_stream(self._padded.device).synchronize()
         needed = self._needed.tolist()
         fits = all(number <= limit for number, limit in zip(needed, self._limits, strict=True))
         num_core = sum(offsets[k + 1] - offsets[k] for k in parts)
         return fits, num_core, needed[0] if self.copy.num_halo else 0
+
+
+def recorded(device: torch.device, cut: Callable[[], T]) -> Callable[[], T]:
+    """Cuts as ``cut`` does; on a GPU always into the same memory, since it is recorded."""
+    if device.type != "cuda":
+        return cut
+    cut()  # compiles the kernels
+    graph = torch.cuda.CUDAGraph()
+    # in a memory pool of its own: in a shared one, temporary values of another cut would overwrite the copy
+    with no_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        made = cut()
+
+    def replay() -> T:
+        graph.replay()
+        return made
+
+    return replay
 
 
 def room_of(batches: Batches) -> Room:

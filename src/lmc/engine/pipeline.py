@@ -18,6 +18,7 @@ from lmc.engine.cuda_graphs import Compute, Recorder
 from lmc.engine.layered import Estimate
 from lmc.engine.padding import Padding, can_pad
 from lmc.engine.prefetch import ConcurrentDraw, DrawAhead, Lookahead
+from lmc.engine.shared_copy import SharedCopy, shared_room
 from lmc.graph import Batch
 from lmc.methods.protocol import Tables
 from lmc.stores import Rows, Staging
@@ -42,8 +43,10 @@ class Pipeline:
         early = alone and problem.kind.makes_nothing_in_steps(problem)
         self.recorder = Recorder(problem, generator, self.staging, early) if recorded else None
         """Records the steps of fixed batches; None where they are not recorded."""
-        padded = recorded and alone and looks_ahead and can_pad(problem, batches)
-        self._padding = Padding(batches) if padded else None
+        copied = recorded and alone and looks_ahead
+        self._padding = Padding(batches) if copied and can_pad(problem, batches) else None
+        room = shared_room(problem, batches) if copied else None
+        self._shared = None if room is None else SharedCopy(batches, room)
         self._source: Lookahead | None = None
         self._epoch = 0
         self._next_epoch: tuple[int, Lookahead] | None = None
@@ -60,7 +63,7 @@ class Pipeline:
         problem, traits = batches.problem, batches.method.traits
         if self._padding is not None:
             return DrawAhead(self._padding.epoch(epoch, start), problem.device, self._padding.thread)
-        drawn = batches.epoch(epoch, start)
+        drawn = (self._shared or batches).epoch(epoch, start)
         # cutting a batch for a model with its own forward pass may call its convolutions, which a step also does
         cut_apart = self._looks_ahead and not batches.kept and problem.kind.reads_batches_only
         concurrent = (traits.draws_concurrently or cut_apart) and problem.kind.bracketed
@@ -71,7 +74,8 @@ class Pipeline:
         """Run one step, or replay its recording, and start to fetch the rows of the next one."""
         # a recording repeats the dtypes that it was made with
         autocast = torch.is_autocast_enabled(self._batches.problem.device.type)
-        computed = batch if self._padding is None or autocast else self._padding.copy_of(batch) or batch
+        copies = None if autocast else self._padding or self._shared
+        computed = batch if copies is None else copies.copy_of(batch) or batch
         recorder = self.recorder if computed.fixed and not autocast else None
         if self._source is not None:
             self._source.step_begins()

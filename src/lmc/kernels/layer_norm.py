@@ -7,6 +7,7 @@ their columns, since one draw of Philox gives four numbers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,10 +90,20 @@ if triton is not None:
         _activate(x2, a2, m2, u2, w_ptr, b_ptr, h_ptr, t_ptr, k, d, p, scale, 2, DROP, QUARTER, TYPE)
         _activate(x3, a3, m3, u3, w_ptr, b_ptr, h_ptr, t_ptr, k, d, p, scale, 3, DROP, QUARTER, TYPE)
 
-    @triton.jit(do_not_specialize=["n", "c"])
+    @triton.jit
+    def _add_some(  # type: ignore[no-untyped-def]
+        g, at, mask, row, k, d, rows_ptr, h_ptr, stride, q: tl.constexpr, QUARTER: tl.constexpr, TYPE: tl.constexpr
+    ):
+        here = mask & (row % stride == 0)[:, None]
+        kept = tl.load(h_ptr + at, mask=here, other=0.0) > 0
+        there = (row // stride)[:, None] * d + (q * QUARTER + k)[None, :]
+        return g + tl.where(kept, tl.load(rows_ptr + there, mask=here, other=0.0).to(TYPE), 0.0)
+
+    @triton.jit(do_not_specialize=["n", "c", "stride"])
     def _backward(  # type: ignore[no-untyped-def]
-        s_ptr, w_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, sums_ptr, n, c, d, eps, scale,
-        T: tl.constexpr, H: tl.constexpr, ROWS: tl.constexpr, QUARTER: tl.constexpr, TYPE: tl.constexpr,
+        s_ptr, w_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, sums_ptr, rows_ptr, n, c, d, eps, scale, stride,
+        T: tl.constexpr, H: tl.constexpr, SOME: tl.constexpr,
+        ROWS: tl.constexpr, QUARTER: tl.constexpr, TYPE: tl.constexpr,
     ):  # fmt: skip
         k = tl.arange(0, QUARTER)
         zero = tl.zeros((ROWS, QUARTER), dtype=TYPE)
@@ -104,6 +115,11 @@ if triton is not None:
             g1 = relu_dropout_adjoint(a1, m1, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
             g2 = relu_dropout_adjoint(a2, m2, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
             g3 = relu_dropout_adjoint(a3, m3, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
+            if SOME:
+                g0 = _add_some(g0, a0, m0, row, k, d, rows_ptr, h_ptr, stride, 0, QUARTER, TYPE)
+                g1 = _add_some(g1, a1, m1, row, k, d, rows_ptr, h_ptr, stride, 1, QUARTER, TYPE)
+                g2 = _add_some(g2, a2, m2, row, k, d, rows_ptr, h_ptr, stride, 2, QUARTER, TYPE)
+                g3 = _add_some(g3, a3, m3, row, k, d, rows_ptr, h_ptr, stride, 3, QUARTER, TYPE)
             core = (row < c)[:, None]
             dw0 += tl.where(core, g0 * x0, 0.0)
             dw1 += tl.where(core, g1 * x1, 0.0)
@@ -134,21 +150,37 @@ if triton is not None:
         tl.store(out + d + 3 * QUARTER, tl.sum(db3, 0), mask=3 * QUARTER + k < d)
 
 
+@dataclass
+class Adjoints:
+    """Adjoints of every ``stride``-th row of h, which reach the backward pass beside those of all rows.
+
+    Attributes:
+        read: whether a kernel that made h reads them.
+    """
+
+    rows: Tensor | None = None
+    stride: int = 1
+    read: bool = False
+
+
 def layer_norm_relu_dropout(
-    s: Tensor, weight: Tensor, bias: Tensor, eps: float, num_core: int, p: float, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor | None]:
+    s: Tensor, weight: Tensor, bias: Tensor, eps: float, num_core: int, p: float, generator: torch.Generator | None,
+    adjoints: Adjoints | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """h = relu(weight (s - mean) / deviation + bias), row by row, and h after dropout; None where p = 0.
 
     The gradients of ``weight`` and ``bias`` are sums over the first ``num_core`` rows.
     """
-    return _NormReluDropout.apply(s, weight, bias, eps, num_core, p, generator)
+    adjoints = adjoints or Adjoints()
+    adjoints.read = True
+    return _NormReluDropout.apply(s, weight, bias, eps, num_core, p, generator, adjoints)
 
 
 class _NormReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, s: Tensor, weight: Tensor, bias: Tensor, eps: float, num_core: int, p: float,
-        generator: torch.Generator | None,
+        generator: torch.Generator | None, adjoints: Adjoints,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         s = s.contiguous()
         (n, d), scale = s.shape, 1 / (1 - p)
@@ -162,7 +194,7 @@ class _NormReluDropout(torch.autograd.Function):
                 s, weight, bias, h, h if t is None else t, seed, n, d, eps, p, scale, DROP=p > 0, ROWS=ROWS, **_sizes(s)
             )
         ctx.save_for_backward(s, weight, h, t)
-        ctx.eps, ctx.num_core, ctx.scale = eps, num_core, scale
+        ctx.eps, ctx.num_core, ctx.scale, ctx.adjoints = eps, num_core, scale, adjoints
         ctx.set_materialize_grads(False)
         return h, t
 
@@ -173,13 +205,15 @@ class _NormReluDropout(torch.autograd.Function):
         given, which = adjoint_arguments(h, t, *grads)
         programs = max(1, min(MAX_PROGRAMS, triton.cdiv(n, BACKWARD_ROWS)))
         sums = weight.new_empty(programs, 2, d)
-        sizes = _sizes(s)
+        sizes, some = _sizes(s), ctx.adjoints
+        rows, some.rows = some.rows, None
         _backward[(programs,)](
-            s, weight, *given, ds, sums, n, ctx.num_core, d, ctx.eps, ctx.scale, **which, **sizes,
-            ROWS=BACKWARD_ROWS, num_warps=max(1, sizes["QUARTER"] // 64),
+            s, weight, *given, ds, sums, h if rows is None else rows, n, ctx.num_core, d, ctx.eps, ctx.scale,
+            some.stride, **which, **sizes, SOME=rows is not None, ROWS=BACKWARD_ROWS,
+            num_warps=max(1, sizes["QUARTER"] // 64),
         )  # fmt: skip
         dweight, dbias = sums.sum(0)
-        return ds, dweight, dbias, None, None, None, None
+        return ds, dweight, dbias, None, None, None, None, None
 
 
 def _sizes(s: Tensor) -> dict[str, Any]:

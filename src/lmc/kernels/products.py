@@ -26,6 +26,12 @@ def coarse_mm(a: Tensor, b: Tensor, minus_from: Tensor | None = None) -> Tensor:
         return a @ b if minus_from is None else torch.addmm(minus_from, a, b, alpha=-1)
 
 
+def add_coarse_mm(out: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """out += a @ b in place, with the precision of :func:`coarse_mm`."""
+    with _precision(a, "tf32"):
+        return torch.addmm(out, a, b.to(a.dtype), out=out)
+
+
 def exact_mm(a: Tensor, b: Tensor) -> Tensor:
     """a @ b rounded once, in the dtype of ``a``: for an inverse of large condition, where even 11 bits are too few."""
     with _precision(a, "ieee"):

@@ -34,9 +34,9 @@ A step touches core rows alone: no halo is computed, read or written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -46,10 +46,11 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
 from lmc.kernels.beside import beside
 from lmc.kernels.packed import num_rows
-from lmc.kernels.products import coarse_mm, exact_mm, lower_inverse
+from lmc.kernels.products import add_coarse_mm, coarse_mm, exact_mm, lower_inverse
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
+from lmc.models.activation import every
 from lmc.models.rows import as_rows, outer
 from lmc.sampling import generator
 from lmc.stores import Rows, Table
@@ -66,8 +67,8 @@ which rows of an average batch are left out of the fit."""
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
 
-SAMPLE, MEASURED = 1024, 4
-"""The unexplained share is measured on about ``SAMPLE`` rows of every ``MEASURED``-th batch."""
+SAMPLE = 1024
+"""The unexplained share is measured on about this many rows of a batch."""
 
 GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
@@ -81,14 +82,16 @@ class _Invariant(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> Tensor:
-        ctx.op = op
-        C = op.map(h)
-        return accumulate(coarse_mm(op.sums, C), op.P.forward, op.beyond(t, C))
+        outside = beside(t.device, lambda: (op.map(h), op.sums))
+        m = op.sum(t, lambda: outside()[0])
+        ctx.op, ctx.C = op, outside()[0]  # C is kept until it is measured
+        op.measure(h, ctx.C)
+        return m
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (v,), op = grads, ctx.op
-        g = None if op.all_rows is None else op.P.adjoint(v)
+        g = op.P.adjoint(v) if op.redrawn else None
         dh = beside(v.device, lambda: op.map_adjoint(op.outside_adjoint(v, g)))
         return op.P.adjoint(v) if g is None else g, dh(), None
 
@@ -102,18 +105,18 @@ class _InvariantLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, W: Tensor, b: Tensor | None, op: Invariance) -> Tensor:
         W = as_rows(W, t)
-        maps = beside(t.device, lambda: (C := op.map(h), C @ W.t()))
-        tW, (C, CW) = t @ W.t(), maps()
-        ctx.op = op
+        outside = beside(t.device, lambda: (C := op.map(h), C @ W.t(), op.sums))
+        s = op.sum(t @ W.t(), lambda: outside()[1])
+        ctx.op, C = op, outside()[0]
         ctx.save_for_backward(t, W, C)
-        s = coarse_mm(op.sums, CW) if b is None else coarse_mm(op.sums, CW).add_(as_rows(b, t))
-        return accumulate(s, op.P.forward, op.beyond(tW, CW))
+        op.measure(h, C)
+        return s if b is None else s.add_(as_rows(b, t))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         (v,), op = grads, ctx.op
         t, W, C = ctx.saved_tensors
-        g = None if op.all_rows is None else op.P.adjoint(v)
+        g = op.P.adjoint(v) if op.redrawn else None
 
         def outside() -> tuple[Tensor, Tensor]:
             D = op.outside_adjoint(v, g)
@@ -127,28 +130,40 @@ class _InvariantLinear(torch.autograd.Function):
 
 
 @dataclass(frozen=True, eq=False)
+class Swept:
+    """What the map of one layer reads of the last sweep.
+
+    Args:
+        Q: the rows of the sweep, for the fitted rows.
+        K: the inverse of the Gram matrix with its ridge, [r, r].
+        prior: the diagonal of lambda J, [r].
+        real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
+        all_rows: for a redrawn batch, the rows of the sweep for all core rows.
+    """
+
+    Q: Tensor
+    K: Tensor
+    prior: Tensor
+    real: Tensor | None
+    all_rows: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Invariance(Around):
     """The operator of one layer in one step. Its map is fitted to every ``stride``-th core row.
 
     Args:
-        Q: the rows of the last sweep, for the fitted rows.
-        sums: S, or M for a redrawn batch, for all core rows.
-        K: the inverse of the Gram matrix with its ridge, [r, r].
-        prior: the diagonal of lambda J, [r].
+        read: gives what the map reads of the last sweep.
+        pull_sums: gives S, or M for a redrawn batch, of the core rows.
         explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
             follows, and the place of this batch there; None: nothing is stored.
-        real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
-        all_rows: for a redrawn batch, the rows of the last sweep for all core rows.
     """
 
-    Q: Tensor
-    sums: Tensor
-    K: Tensor
-    prior: Tensor
+    read: Callable[[], Swept]
+    pull_sums: Callable[[], Tensor]
     stride: int
+    redrawn: bool
     explained: tuple[Tensor, Tensor] | None
-    real: Tensor | None
-    all_rows: Tensor | None = None
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return _Invariant.apply(t, self._fitted(t, clean), self)
@@ -159,37 +174,54 @@ class Invariance(Around):
 
     def _fitted(self, t: Tensor, clean: Tensor | None) -> Tensor:
         """The rows h that the map is fitted to; in the others, the adjoint of the map is zero."""
-        return (t if clean is None else clean)[:: self.stride]
+        return every(t if clean is None else clean, self.stride)
+
+    @cached_property
+    def swept(self) -> Swept:
+        return self.read()
+
+    @cached_property
+    def sums(self) -> Tensor:
+        return self.pull_sums()
 
     def map(self, h: Tensor) -> Tensor:
         """C = K (Q^T h + lambda J) of the fitted rows h, in their dtype."""
-        moments = coarse_mm(self.Q.t(), h)
-        moments.diagonal().add_(self.prior[: h.shape[1]])
-        C = exact_mm(self.K, moments).to(h.dtype)
-        if self.explained is not None:
-            self._measure(h.detach(), C, *self.explained)
-        return C
+        moments = coarse_mm(self.swept.Q.t(), h)
+        moments.diagonal().add_(self.swept.prior[: h.shape[1]])
+        return exact_mm(self.swept.K, moments).to(h.dtype)
 
-    def _measure(self, h: Tensor, C: Tensor, explained: Tensor, place: Tensor) -> None:
-        """Store what C explains of about ``SAMPLE`` rows."""
-        some = slice(None, None, max(1, h.shape[0] // SAMPLE))
-        rows = h[some] if self.real is None else h[some] * self.real[some]
-        missed = torch.addmm(rows, self.Q[some], C, alpha=-1)
-        sizes = torch.stack([torch.linalg.vector_norm(each, dtype=explained.dtype) for each in (missed, rows)])
-        explained.index_copy_(0, place, sizes.unsqueeze(0))
+    def measure(self, h: Tensor, C: Tensor) -> None:
+        """Store what C explains of about ``SAMPLE`` rows; beside the rest of the step, whose backward pass joins it."""
+        if self.explained is None:
+            return
+        explained, place = self.explained
+        some, real = slice(None, None, max(1, h.shape[0] // SAMPLE)), self.swept.real
 
-    def beyond(self, t: Tensor, C: Tensor) -> Tensor:
-        """What P is applied to: t, without what M contains of it."""
-        return t if self.all_rows is None else coarse_mm(self.all_rows, C, minus_from=t)
+        def stored() -> None:
+            rows = h[some] if real is None else h[some] * real[some]
+            missed = torch.addmm(rows, self.swept.Q[some], C, alpha=-1)
+            sizes = torch.stack([torch.linalg.vector_norm(each, dtype=explained.dtype) for each in (missed, rows)])
+            explained.index_copy_(0, place, sizes.unsqueeze(0))
+
+        beside(h.device, stored)
+
+    def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
+        """P t + S C with C = map(), which may be computed meanwhile; for a redrawn batch M C + P (t - Q C)."""
+        if not self.redrawn:
+            return add_coarse_mm(spmm(self.P.forward, t), self.sums, map())
+        C, Q = map(), self.swept.all_rows
+        assert Q is not None
+        inside = coarse_mm(Q, C, minus_from=t)
+        return accumulate(coarse_mm(self.sums, C), self.P.forward, inside)
 
     def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
         """S^T v; of a redrawn batch from g = P^T v."""
-        product = coarse_mm(self.sums.t(), v)
-        return product if self.all_rows is None or g is None else coarse_mm(self.all_rows.t(), g, minus_from=product)
+        product, Q = coarse_mm(self.sums.t(), v), self.swept.all_rows
+        return product if Q is None or g is None else coarse_mm(Q.t(), g, minus_from=product)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
         """dh = Q K dC of the fitted rows."""
-        return coarse_mm(self.Q, exact_mm(self.K, dC))
+        return coarse_mm(self.swept.Q, exact_mm(self.swept.K, dC))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +234,10 @@ class KnownSums(Around):
         return self.M if clean is None or clean is t else self.M + self.P(t - clean)
 
 
-def unexplained(explained: Tensor) -> Tensor:
+def unexplained(explained: Tensor) -> float:
     """The share |h - Q C|^2 / |h|^2 over all batches and layers."""
-    missed, size = explained.square().unbind(-1)
-    return missed.sum() / size.sum().clamp_min(1e-30)
+    missed, size = explained.square().sum((0, 1)).tolist()
+    return missed / max(size, 1e-30)
 
 
 def _by_width(tables: Mapping[int, Table]) -> list[list[int]]:
@@ -298,7 +330,8 @@ class IMC(HistoryMethod):
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
         accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "S", "M"}),), grad_from_all_rows=True,
-        batch_norm="renormalised", sweeps=True, sync=("step",), pads_batches="all", shared_numbers=("explained",),
+        batch_norm="renormalised", sweeps=True, sync=("step",), pads_batches="all", measures_every=4,
+        shared_numbers=("explained",),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -388,29 +421,41 @@ class IMC(HistoryMethod):
         assert isinstance(P, Aggregation)
         if l not in Q:
             return KnownSums(P, M[l].pull(batch.rows))
-        measured = step.keep and self.sweep_every == "auto" and batch.slot % MEASURED == 0
+        measured = step.keep and self.sweep_every == "auto" and batch.slot % self.traits.measures_every == 0
         explained = (numbers["explained"][l], batch.place) if measured else None
-        sums, contiguous = step.tables[self._sums][l].pull(batch.rows), isinstance(batch.rows, slice)
-        stride = _stride(_mean_size(step.problem, numbers), sums.shape[1])
-        real = None if contiguous else (batch.core[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
         if self.redraw:
-            rows, K, prior = step.scratch["redrawn"]()[l]
-            return Invariance(P, rows[::stride], sums, K, prior, stride, explained, real, rows)
-        K, prior = (numbers[f"{name}{l}"].index_select(0, batch.place).squeeze(0) for name in ("K", "prior"))
-        fitted = Q[l].pull(batch.rows)[::stride] if contiguous else Q[l].pull(batch.core[::stride])
-        return Invariance(P, fitted, sums, K, prior, stride, explained, real)
+            redrawn = step.scratch["redrawn"]
+            read: Callable[[], Swept] = lambda: redrawn()[l]  # noqa: E731
+        else:
+            read = beside(step.problem.device, partial(self._fixed, step, l))
+        pull_sums = partial(step.tables[self._sums][l].pull, batch.rows)
+        return Invariance(P, read, pull_sums, self._stride(step, l), self.redraw, explained)
 
-    def _redrawn(self, step: Step) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-        """Q, K and lambda J of a redrawn batch, by layer; layers of one width are inverted at once."""
-        numbers, found = step.numbers, dict[int, tuple[Tensor, Tensor, Tensor]]()
-        size = _mean_size(step.problem, numbers)
+    def _stride(self, step: Step, l: int) -> int:
+        return _stride(_mean_size(step.problem, step.numbers), step.tables["Q"][l].data().shape[1])
+
+    def _fixed(self, step: Step, l: int) -> Swept:
+        """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
+        batch, stride, Q = step.batch, self._stride(step, l), step.tables["Q"][l]
+        K, prior = (step.numbers[f"{name}{l}"] for name in ("K", "prior"))
+        if isinstance(batch.rows, slice):
+            return Swept(Q.pull(batch.rows)[::stride], K[batch.slot], prior[batch.slot], None)
+        fitted = batch.rows[::stride].contiguous()
+        real = (fitted < step.problem.graph.num_nodes).unsqueeze(1)
+        K, prior = (each.index_select(0, batch.place)[0] for each in (K, prior))
+        return Swept(Q.pull(fitted), K, prior, real)
+
+    def _redrawn(self, step: Step) -> dict[int, Swept]:
+        """What the maps of a redrawn batch read, by layer; K of layers of one width is computed at once."""
+        rows, numbers, found = step.batch.core, step.numbers, dict[int, Swept]()
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
         for layers in _by_width(step.tables["Q"]):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            stride = _stride(size, scales.shape[1])
+            stride = self._stride(step, layers[0])
+            real = (rows[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
             grams = _grams((cores[l][::stride] for l in layers), scales.dtype)
-            K, prior = self._inverses(grams, scales, [size / stride])
-            found |= {l: (cores[l], K[i], prior[i]) for i, l in enumerate(layers)}
+            K, prior = self._inverses(grams, scales, [_mean_size(step.problem, numbers) / stride])
+            found |= {l: Swept(cores[l][::stride], K[i], prior[i], real, cores[l]) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
@@ -423,12 +468,12 @@ class IMC(HistoryMethod):
 
     def _moved(self, numbers: dict[str, Tensor], epoch: int) -> bool:
         """Whether the last epoch left more unexplained than a sweep would (:data:`GROWTH`)."""
-        (least, before), last = numbers["unexplained"].unbind(), unexplained(numbers["explained"])
-        least.copy_(torch.where(last > 0, torch.minimum(least, last), least))
-        baseline = torch.where((least < (HELPED * before).clamp_max(NOISE)) | (epoch == 1), 0, GROWTH * least)
+        (least, before), last = numbers["unexplained"].tolist(), unexplained(numbers["explained"].cpu())
+        least = min(least, last) if last > 0 else least
+        baseline = 0 if least < min(HELPED * before, NOISE) or epoch == 1 else GROWTH * least
         moved = last > baseline + UNEXPLAINED
-        before.copy_(torch.where(moved, last, before))
-        return bool(moved)
+        numbers["unexplained"].copy_(torch.tensor([least, last if moved else before]))
+        return moved
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:

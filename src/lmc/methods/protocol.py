@@ -79,6 +79,7 @@ class Traits:
         keeps_batches: fixed batches are small enough to be kept on the device.
         pads_batches: a step ignores rows of padding, whose number is that of no node (:mod:`lmc.engine.padding`), on
             "all" graphs, on "plain" ones (undirected, without weights), or on "none".
+        measures_every: the step on every so-many-th batch measures something and differs from the others.
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
         history_update_probability: on a recurrent model with dropout, the share of steps that run without dropout and
@@ -109,6 +110,7 @@ class Traits:
     edge_features: bool = True
     keeps_batches: bool = True
     pads_batches: Literal["all", "plain", "none"] = "none"
+    measures_every: int = 1
     draws_concurrently: bool = False
     sweeps: bool = False
     history_update_probability: float | None = None

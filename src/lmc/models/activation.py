@@ -6,7 +6,7 @@ The parameters of the norms take their gradient from core rows only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import overload
+from typing import Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from lmc.graph import CSR
 from lmc.kernels.availability import triton_available
 from lmc.kernels.batch_norm import Group, batch_norm_relu_dropout, moments
 from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
-from lmc.kernels.layer_norm import MAX_WIDTH, layer_norm_relu_dropout
+from lmc.kernels.layer_norm import MAX_WIDTH, Adjoints, layer_norm_relu_dropout
 from lmc.models.passes import Pass
 from lmc.models.rows import Resettable, scale_and_shift
 
@@ -33,6 +33,7 @@ class Activated(Tensor):
 
     dropped: Tensor
     rate: float
+    adjoints: Adjoints
     # operations on these rows give plain tensors
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -55,9 +56,9 @@ class Activation(nn.Module):
 
     def forward(self, s: Tensor, p: Pass) -> Tensor:
         rate = self._dropout if self.training and p.dropout else 0.0
-        norm, core = self.norm, p.core_of(s.shape[0])
+        norm, core, adjoints = self.norm, p.core_of(s.shape[0]), Adjoints()
         if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
-            h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator)
+            h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator, adjoints)
         elif isinstance(norm, BatchNorm) and norm.fuses(s, p):
             h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator)
         else:
@@ -66,8 +67,32 @@ class Activation(nn.Module):
         if dropped is None:
             return h
         activated = h.as_subclass(Activated)
-        activated.dropped, activated.rate = dropped, self._dropout
+        activated.dropped, activated.rate, activated.adjoints = dropped, self._dropout, adjoints
         return activated
+
+
+def every(h: Tensor, stride: int) -> Tensor:
+    """Every ``stride``-th row of h. Where a kernel made h, their adjoints go to it as they are, without rows of zeros
+    between them."""
+    adjoints = h.adjoints if isinstance(h, Activated) else None
+    return h[::stride] if adjoints is None or not adjoints.read or stride == 1 else _Every.apply(h, stride, adjoints)
+
+
+class _Every(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, stride: int, adjoints: Adjoints) -> Tensor:
+        ctx.shape, ctx.stride, ctx.adjoints = h.shape, stride, adjoints
+        return h[::stride]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
+        (g,) = grads
+        if ctx.adjoints.rows is None:
+            ctx.adjoints.rows, ctx.adjoints.stride = g.contiguous(), ctx.stride
+            return None, None, None
+        dense = g.new_zeros(ctx.shape)
+        dense[:: ctx.stride] = g
+        return dense, None, None
 
 
 @overload
