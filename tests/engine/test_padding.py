@@ -195,20 +195,23 @@ def test_a_cut_changes_no_other_copy(method: Method) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
 @pytest.mark.parametrize("method", WITHOUT_HALO, ids=["cluster", "imc"])
 def test_fixed_batches_with_one_recording_train_as_with_one_each(
-    method: Method, monkeypatch: pytest.MonkeyPatch
+    method: Method, norm: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     g, losses = random_graph(200), []
     monkeypatch.setattr("lmc.engine.shared_copy.WASTE", 3)
     for shared in (True, False):
         if not shared:
             monkeypatch.setattr("lmc.engine.pipeline.shared_room", lambda *_: None)
-        model = scrambled(GCN(g.num_features, 32, g.num_classes, num_layers=3, norm="layer", dropout=0.5))
+        model = scrambled(GCN(g.num_features, 32, g.num_classes, num_layers=3, norm=norm, dropout=0.5))
         run = replace(method, clusters_per_batch=1).bind(g, model, parts_of(g, 8), Placement("cuda"))
         run.refresh()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        losses.append(torch.stack([run.step(b, optimizer).loss for e in range(4) for b in run.batches(e)]).double())
+        steps = [run.step(b, optimizer).loss for e in range(4) for b in run.batches(e)]
+        buffers = [b.flatten() for b in model.buffers()]
+        losses.append(torch.cat([torch.stack(steps), *buffers, *(p.flatten() for p in model.parameters())]).double())
         assert run.pipeline.recorder is not None
         want = 8 if not shared else 2 if isinstance(method, IMC) else 1
         assert len(run.pipeline.recorder._recorded) == want

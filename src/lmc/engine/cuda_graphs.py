@@ -149,7 +149,7 @@ def warm_up(run: Run) -> None:
     recorder, model = run.pipeline.recorder, run.problem.model
     if recorder is None or not recorder.early:
         return
-    batch = next(run.source.epoch(0, 0))
+    batch = run.pipeline.first()
     state, changed = run.generator.get_state(), [*run.numbers.values(), *model.buffers()]
     before = [tensor.clone() for tensor in changed]
     with modes_kept(model):

@@ -92,6 +92,7 @@ class Layered:
             dropout=dropout,
             generator=run.generator,
             grad_from_halo=traits.grad_from_halo,
+            num_real=batch.num_real,
             total=None if world is None or world.options.sync == "step" else partial(total_of, world),
         )
         outputs = method.outputs(step, p) if isinstance(method, RowwiseMethod) else self.forward(run, step, p)

@@ -42,13 +42,15 @@ CORE_MARGIN = 1.01
 
 def can_pad(problem: Problem, batches: Batches) -> bool:
     """Whether steps on redrawn batches can be recorded, where every row is on the device."""
-    return batches.clusters.redraw and problem.placement.keep_batches and ignores_padding(problem, batches)
+    by_batch = any(isinstance(module, nn.BatchNorm1d) for module in problem.model.modules())
+    fits = batches.clusters.redraw and problem.placement.keep_batches and not by_batch
+    return fits and ignores_padding(problem, batches)
 
 
 def ignores_padding(problem: Problem, batches: Batches) -> bool:
     """Whether a step on a batch with padding gives the estimate of the batch itself, and makes nothing that outlives
-    it: no step makes a mean over the rows of its batch."""
-    model, graph, pads = problem.model, problem.graph, batches.method.traits.pads_batches
+    it. Means over the rows of a batch count padding, unless they are told of it (``Batch.num_real``)."""
+    graph, pads = problem.graph, batches.method.traits.pads_batches
     plain = graph.adj.symmetric and problem.P.edge_data is None
     return (
         (pads == "all" or (pads == "plain" and plain))
@@ -57,7 +59,6 @@ def ignores_padding(problem: Problem, batches: Batches) -> bool:
         and graph.weight is None
         and triton_available(graph.train)
         and not problem.P.on_host
-        and not any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
     )
 
 
@@ -73,7 +74,7 @@ class DrawnBatch(Batch):
         self, cut: Callable[[], Batch], num_core: int, num_halo: int, slot: int, weight: float, graph: Graph,
         fixed: bool = False,
     ) -> None:  # fmt: skip
-        vars(self).update(slot=slot, weight=weight, graph=graph, fixed=fixed, importance=None)
+        vars(self).update(slot=slot, weight=weight, graph=graph, fixed=fixed, num_real=None, importance=None)
         vars(self).update(_cut=cut, _sizes=(num_core, num_halo))
 
     num_core = property(lambda self: self._sizes[0])

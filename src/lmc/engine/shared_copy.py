@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import accumulate
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmc.engine.batches import Batches, convert_matrices
 from lmc.engine.padding import DrawnBatch, Padded, ignores_padding, recorded
@@ -21,6 +21,7 @@ from lmc.engine.problem import Problem
 from lmc.graph import CSR, Aggregation, Batch, Precomputed, Room, entry_chunks
 from lmc.graph.product import Exact
 from lmc.kernels.packed import num_rows
+from lmc.models.activation import BatchNorm
 
 WASTE = 1.15
 """Rows, and entries, of the largest batch over those of an average one up to which batches share a copy."""
@@ -36,6 +37,9 @@ def shared_room(problem: Problem, batches: Batches) -> Room | None:
     # products of bfloat16 rows read a converted copy of the values
     if not batches.kept or problem.dtype == torch.bfloat16 or not ignores_padding(problem, batches):
         return None
+    norms = [module for module in problem.model.modules() if isinstance(module, nn.BatchNorm1d)]
+    if not all(type(norm) is BatchNorm for norm in norms) or batches.method.traits.batch_norm == "pooled":
+        return None  # statistics that would count padding
     first = next(batches.epoch(0, 0))
     if first.num_halo or not all(isinstance(op, Exact | Precomputed) for op in first.operators):
         return None
@@ -67,16 +71,17 @@ class SharedCopy:
         rows = [[*parts, *[none] * (clusters.per_batch - len(parts))] for parts in fixed]
         self._parts_of = torch.tensor(rows, device=problem.device)
         self._places = torch.arange(len(fixed), device=problem.device)
+        self._sizes = torch.tensor(self._offsets + clusters.offsets[-1:], device=problem.device).diff()
         self._parts = self._parts_of[0].clone()
         self._padded = Padded(batches, room)  # kept: the recording reads its memory
         self._cut = recorded(problem.device, lambda: self._padded.cut(self._parts, 0)[0])
         cut = self._cut()
         assert isinstance(cut.inputs, Tensor)
-        self._inputs, like = cut.inputs, [self._places[:1], *_tensors(cut)]
+        self._inputs, like = cut.inputs, [self._places[:1], self._sizes[:1], *_tensors(cut)]
         self._to, views = _packed(like)
         copy = _with_tensors(cut, dict(zip(map(id, like), views, strict=True)))
         convert_matrices(copy, problem.dtype)
-        self._copies = [replace(copy, slot=slot) for slot in range(2)]
+        self._copies = [replace(copy, slot=slot, num_real=views[1]) for slot in range(2)]
         for each in self._copies:
             vars(each)["place"] = views[0]
         self._from: dict[Batch, Tensor] = {}
@@ -96,7 +101,7 @@ class SharedCopy:
         slot, c = batch.slot, batch.num_core
         if batch not in self._from:
             self._parts.copy_(self._parts_of[slot])
-            found = [self._places[slot : slot + 1], *_tensors(self._cut())]
+            found = [self._places[slot : slot + 1], self._sizes[slot : slot + 1], *_tensors(self._cut())]
             self._from[batch], views = _packed(found)
             for mine, other in zip(views, found, strict=True):
                 mine.copy_(other)

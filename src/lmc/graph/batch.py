@@ -39,6 +39,7 @@ class Batch:
         fixed: whether the same object is used in every epoch.
         slot: the number of the batch in its epoch; a fixed batch keeps its number.
         graph: the graph in run order, for ``x``, ``edge_index`` and :meth:`to_data`.
+        num_real: the core rows before padding, int64 [1] on the device, where steps read it; None: nothing reads it.
         importance: factor on the loss of each core row, where rows are drawn with unequal probabilities.
     """
 
@@ -55,6 +56,7 @@ class Batch:
     fixed: bool = False
     slot: int = 0
     graph: Graph | None = None
+    num_real: Tensor | None = None
     importance: Tensor | None = None
 
     @property

@@ -28,9 +28,14 @@ if triton is not None:
     from lmc.kernels.dropout import relu_dropout_adjoint
 
     @triton.jit(do_not_specialize=["n", "c"])
-    def _moments(s_ptr, out_ptr, n, c, D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, TYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _moments(  # type: ignore[no-untyped-def]
+        s_ptr, out_ptr, real_ptr, n, c, PADDED: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+        TYPE: tl.constexpr,
+    ):  # fmt: skip
         group, k = tl.program_id(1), tl.arange(0, WIDTH)
         begin, end = tl.where(group == 0, 0, c), tl.where(group == 0, c, n)
+        if PADDED:
+            end = tl.load(real_ptr).to(tl.int32)
         # differences from a row of the group, so that nothing cancels
         first = tl.load(s_ptr + begin.to(tl.int64) * D + k, mask=k < D, other=0.0).to(TYPE)
         total, squares = tl.zeros((WIDTH,), dtype=TYPE), tl.zeros((WIDTH,), dtype=TYPE)
@@ -97,8 +102,9 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["num", "c"])
     def _backward(  # type: ignore[no-untyped-def]
-        s_ptr, terms_ptr, means_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, num, c, scale,
-        T: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr,
+        s_ptr, terms_ptr, means_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, real_ptr, num, c, scale,
+        PADDED: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
+        D: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr,
     ):  # fmt: skip
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         mask, column, group = at < num, at % D, (at // D >= c).to(tl.int32)
@@ -107,6 +113,8 @@ if triton is not None:
         x = (tl.load(s_ptr + at, mask=mask, other=0.0).to(TYPE) - tl.load(term, mask=mask, other=0.0)) * inverse
         g = relu_dropout_adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
         g -= tl.load(means, mask=mask, other=0.0) + x * tl.load(means + D, mask=mask, other=0.0)
+        if PADDED:  # the adjoints of padding are zero
+            g = tl.where(at // D < tl.load(real_ptr), g, 0.0)
         tl.store(ds_ptr + at, g * inverse * tl.load(term + 2 * D, mask=mask, other=0.0), mask=mask)
 
 
@@ -126,38 +134,45 @@ class Group:
     constant: bool = False
 
 
-def moments(s: Tensor, num_core: int) -> list[tuple[Tensor, Tensor]]:
-    """The mean and the variance (over n) of the core rows, and of the halo rows where there are any."""
+def moments(s: Tensor, num_core: int, num_real: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
+    """The mean and the variance (over n) of the core rows, and of the halo rows where there are any.
+
+    Args:
+        num_real: without a halo, the rows before padding, int64 [1]; None: there is no padding.
+    """
     s = s.detach().contiguous()
     (n, d), sizes = s.shape, [num_core, s.shape[0] - num_core]
     groups, programs = 1 + (sizes[1] > 0), min(PROGRAMS, triton.cdiv(max(sizes), ROWS))
     dtype = torch.promote_types(s.dtype, torch.float32)
     sums = torch.empty(groups, programs, 2, d, dtype=dtype, device=s.device)
-    _moments[(programs, groups)](s, sums, n, num_core, **_sizes(s))
-    found = []
-    for (total, squares), first, size in zip(sums.sum(1), (s[0], s[min(num_core, n - 1)]), sizes, strict=False):
+    _moments[(programs, groups)](
+        s, sums, sums if num_real is None else num_real, n, num_core, PADDED=num_real is not None, **_sizes(s)
+    )
+    found, counts = [], sizes if num_real is None else [num_real]
+    for (total, squares), first, size in zip(sums.sum(1), (s[0], s[min(num_core, n - 1)]), counts, strict=False):
         shift = total / size
         found.append((first + shift, (squares / size - shift.square()).clamp_min(0)))
     return found
 
 
 def batch_norm_relu_dropout(
-    s: Tensor, num_core: int, groups: list[Group], eps: float, p: float, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor | None]:
+    s: Tensor, num_core: int, groups: list[Group], eps: float, p: float, generator: torch.Generator | None,
+    num_real: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """h = relu of the normalised rows, and h after dropout; None where p = 0.
 
     ``gain`` and ``shift`` of the core take their gradient from core rows; those of the halo take none.
     """
     each = [torch.stack([g.mean, (g.var + eps).rsqrt(), g.gain, g.shift]) for g in groups]
     terms, constant = torch.stack(each).detach(), tuple(g.constant for g in groups)
-    return _NormReluDropout.apply(s, groups[0].gain, groups[0].shift, terms, num_core, constant, p, generator)
+    return _NormReluDropout.apply(s, groups[0].gain, groups[0].shift, terms, num_core, constant, p, generator, num_real)
 
 
 class _NormReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, s: Tensor, gain: Tensor, shift: Tensor, terms: Tensor, num_core: int, constant: tuple[bool, ...],
-        p: float, generator: torch.Generator | None,
+        p: float, generator: torch.Generator | None, num_real: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         s, scale = s.contiguous(), 1 / (1 - p)
         h, t = torch.empty_like(s), torch.empty_like(s) if p else None
@@ -168,7 +183,7 @@ class _NormReluDropout(torch.autograd.Function):
             D=sizes["D"], DROP=p > 0, BLOCK=BLOCK, TYPE=sizes["TYPE"], num_warps=16,
         )  # fmt: skip
         ctx.save_for_backward(s, terms, h, t)
-        ctx.num_core, ctx.constant, ctx.scale = num_core, constant, scale
+        ctx.num_core, ctx.constant, ctx.scale, ctx.num_real = num_core, constant, scale, num_real
         ctx.set_materialize_grads(False)
         return h, t
 
@@ -181,14 +196,19 @@ class _NormReluDropout(torch.autograd.Function):
         sums = terms.new_empty(len(ctx.constant), programs, 2, d)
         _sums[(programs, len(ctx.constant))](s, terms, *given, sums, n, c, ctx.scale, **which, **sizes)
         total = sums.sum(1)
-        weight = [0.0 if constant else 1 / size for constant, size in zip(ctx.constant, (c, n - c), strict=False)]
-        means = torch.stack([of * w for of, w in zip(total, weight, strict=True)])
-        ds = torch.empty_like(s)
+        sizes_of = (c, n - c) if ctx.num_real is None else (ctx.num_real,)
+        means = torch.stack(
+            [
+                of * 0 if constant else of / size
+                for of, constant, size in zip(total, ctx.constant, sizes_of, strict=False)
+            ]
+        )
+        ds, padded = torch.empty_like(s), ctx.num_real is not None
         _backward[(triton.cdiv(s.numel(), BACKWARD_BLOCK),)](
-            s, terms, means, *given, ds, s.numel(), c, ctx.scale, **which,
+            s, terms, means, *given, ds, ctx.num_real if padded else s, s.numel(), c, ctx.scale, **which, PADDED=padded,
             D=sizes["D"], BLOCK=BACKWARD_BLOCK, TYPE=sizes["TYPE"], num_warps=8,
         )  # fmt: skip
-        return ds, total[0, 1], total[0, 0], None, None, None, None, None
+        return ds, total[0, 1], total[0, 0], None, None, None, None, None, None
 
 
 def _sizes(s: Tensor) -> dict[str, Any]:

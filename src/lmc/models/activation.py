@@ -60,7 +60,7 @@ class Activation(nn.Module):
         if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
             h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator, adjoints)
         elif isinstance(norm, BatchNorm) and norm.fuses(s, p):
-            h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator)
+            h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator, p.num_real)
         else:
             s = s if norm is None else norm(s, p)
             h, dropped = relu_dropout(s, rate, p.generator) if rate else (s.relu(), None)
@@ -222,14 +222,14 @@ class BatchNorm(nn.BatchNorm1d):
     def groups(self, x: Tensor, p: Pass) -> list[Group]:
         """How core rows and halo rows are normalised, for the fused kernel; updates the running statistics."""
         core, (mean, var) = p.core_of(x.shape[0]), self._running()
-        found = moments(x, core)
+        found, size = moments(x, core, p.num_real), core if p.num_real is None else p.num_real
         mu, sigma2 = found[0]
         if p.batch_renorm:
             affine = _corrected(mu, sigma2, mean, var, self.weight, self.bias, self._share(), self.eps)
             return [Group(mu, sigma2, *affine), *(Group(mu, sigma2, *affine, constant=True) for _ in found[1:])]
         momentum = self._count()
         mean.lerp_(mu.to(mean.dtype), momentum)
-        var.lerp_((sigma2 * (core / (core - 1))).to(var.dtype), momentum)
+        var.lerp_((sigma2 * (size / (size - 1))).to(var.dtype), momentum)
         return [Group(*of, self.weight, self.bias) for of in found]
 
     def _running(self) -> tuple[Tensor, Tensor]:
