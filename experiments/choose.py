@@ -206,8 +206,10 @@ def settings_of(records: Sequence[ChooseRecord], on: str) -> dict[tuple[str, str
     for r in records:
         if r.step is not None and r.rows_per_column is not None:
             parts, clusters = division(r.config).values()
-            facts = Facts("layered", True, on, r.step, bool(r.fits), parts / clusters, r.rows_per_column, halo=r.halo)
-            found[r.dataset, r.config, r.norm] = facts
+            found[r.dataset, r.config, r.norm] = Facts(
+                "layered", True, on, r.step, bool(r.fits), parts / clusters, r.rows_per_column,
+                batch_norm=r.norm.startswith("batch"), halo=r.halo,
+            )  # fmt: skip
     return found
 
 

@@ -677,6 +677,22 @@ MUTANTS = (
         IMC,
     ),
     Mutant(
+        "shared-copy-of-the-batch-before",
+        "engine/shared_copy.py",
+        "self._to.copy_(self._from[batch])",
+        "self._from[batch]",
+        "the copy holds the batch of the step",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
+        "shared-copy-in-one-place",
+        "engine/shared_copy.py",
+        "found = [self._places[slot : slot + 1],",
+        "found = [self._places[:1],",
+        "a step on the copy reads the map of its batch",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
         "imc-products-under-autocast",
         "kernels/products.py",
         "with torch.autocast(a.device.type, enabled=False) if narrows else nullcontext():",

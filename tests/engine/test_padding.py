@@ -86,6 +86,8 @@ def test_a_step_on_the_shared_copy_is_a_step_on_the_fixed_batch(
     for epoch in range(3):
         for batch, want_of in zip(copies.epoch(epoch, 0), plain.source.epoch(epoch, 0), strict=True):
             copy = copies.copy_of(batch)
+            assert copy is not None
+            assert copies.copy_of(batch.unrecorded()) is None
             seen.add(copy)
             got, want = estimate(shared, copy, keep=True), estimate(plain, want_of, keep=True)
             for a, b in zip(got, want, strict=True):

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from torch import nn
 
 from lmc.diagnostics.plan import USABLE, divide, plan
 from lmc.diagnostics.probe import batch_sizes
@@ -30,11 +31,13 @@ IN_CACHE = 0.35
 """On a GPU, the time of a multiply-add on rows that all fit the cache, over that of one on rows that do not."""
 SHORTEST_STEP = 0.8e-3
 """On a GPU, seconds of a step on parts, however small it is."""
-EPOCHS_SAVED = 2.7
-"""On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first."""
-ROWS_PER_COLUMN = 16
+EPOCHS_SAVED, SAVED_BY_IMC = 2.7, 5.0
+"""On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first; the latter for
+IMC without batch norm, under which the full batch needs fewer epochs."""
+ROWS_PER_COLUMN = 20
 """Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 26 it
-reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 8.5 it does not (cora 10/2)."""
+reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 18 it needs more epochs than GAS
+(reddit-like@0.2 50/5), and with 8.5 it misses that accuracy (cora 10/2)."""
 LARGE_HALO = 4.0
 """Halo rows of a batch, over its core rows, from which on dropping their adjoints costs GAS more epochs than CMC's
 second pass over them costs time."""
@@ -53,6 +56,7 @@ class Facts:
         fits: whether a full-batch step fits into the memory of the device, and no parts are asked for.
         batches: batches in an epoch.
         rows_per_column: core rows of a batch over the width of the hidden rows.
+        batch_norm: whether the model has a batch norm.
         sparse_sum: whether IMC would have to store the aggregated sparse features, which it refuses.
         halo: halo rows over core rows of a batch; None where the choice does not need it.
     """
@@ -64,6 +68,7 @@ class Facts:
     fits: bool
     batches: float
     rows_per_column: float
+    batch_norm: bool = False
     sparse_sum: bool = False
     halo: float | None = None
 
@@ -87,7 +92,7 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
         return FullBatch, f"the full batch fits, and a step of {facts.step:.1g} multiply-adds is not shortened by parts"
     if not facts.linear:
         return GAS, "the aggregation is not linear, and GAS has the shortest steps with a halo"
-    if facts.rows_per_column >= ROWS_PER_COLUMN and not facts.sparse_sum:
+    if _suits_imc(facts):
         return IMC, f"steps without a halo, and {facts.rows_per_column:.0f} rows for each column fit its map"
     few = "sparse features" if facts.sparse_sum else f"{facts.rows_per_column:.0f} rows for each column"
     if facts.halo is None or facts.halo >= LARGE_HALO:
@@ -95,11 +100,17 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
     return GAS, f"{few} do not suit IMC, and the halo is small"
 
 
+def _suits_imc(facts: Facts) -> bool:
+    """Whether IMC trains the model, and its maps have enough rows."""
+    return facts.linear and facts.rows_per_column >= ROWS_PER_COLUMN and not facts.sparse_sum
+
+
 def _parts_are_slower(facts: Facts) -> bool:
     """Whether steps on parts take longer together than the fewer exact steps of the full batch."""
     if facts.on == "cpu":
         return facts.step <= SMALL_STEP
-    return facts.batches * SHORTEST_STEP > EPOCHS_SAVED * (FULL_STEP + PER_MULTIPLY_ADD * facts.step)
+    saved = SAVED_BY_IMC if _suits_imc(facts) and not facts.batch_norm else EPOCHS_SAVED
+    return facts.batches * SHORTEST_STEP > saved * (FULL_STEP + PER_MULTIPLY_ADD * facts.step)
 
 
 @typed
@@ -130,6 +141,7 @@ def recommended(
         fits=not division and _full_batch_fits(model, graph, placement, memory),
         batches=1 / share,
         rows_per_column=graph.num_nodes * share / width,
+        batch_norm=any(isinstance(module, nn.BatchNorm1d) for module in model.modules()),
         sparse_sum=isinstance(graph.x, CSR) and not model.constant_input,
     )
     cls, reason = choose(facts)

@@ -96,7 +96,7 @@ class Pipeline:
     def first(self) -> Batch:
         """What the first step computes on, for a trial of it."""
         batch = next((self._shared or self._batches).epoch(0, 0))
-        return batch if self._shared is None else self._shared.copy_of(batch)
+        return batch if self._shared is None else self._shared.copy_of(batch) or batch
 
     def prefetch(self, batch: Batch) -> None:
         """Start to fetch the rows that a step on ``batch`` reads, unless that has happened."""

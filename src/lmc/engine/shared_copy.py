@@ -26,7 +26,6 @@ from lmc.models.activation import BatchNorm
 WASTE = 1.15
 """Rows, and entries, of the largest batch over those of an average one up to which batches share a copy."""
 
-
 ALIGN = 256
 """Bytes at a multiple of which a tensor begins, as GPUs read them best."""
 
@@ -96,8 +95,11 @@ class SharedCopy:
         """The batches of an epoch, from the ``start``-th on."""
         return (self._batches[parts] for parts in self._clusters.epoch(epoch)[start:])
 
-    def copy_of(self, batch: Batch) -> Batch:
-        """The copy, with this batch in it. Of two views of it, one is for batches whose step measures something."""
+    def copy_of(self, batch: Batch) -> Batch | None:
+        """The copy, with this batch in it; None for a batch that is computed as it is. Of two views of the copy, one is
+        for batches whose step measures something."""
+        if not isinstance(batch, DrawnBatch):
+            return None
         slot, c = batch.slot, batch.num_core
         if batch not in self._from:
             self._parts.copy_(self._parts_of[slot])

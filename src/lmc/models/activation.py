@@ -222,11 +222,12 @@ class BatchNorm(nn.BatchNorm1d):
     def groups(self, x: Tensor, p: Pass) -> list[Group]:
         """How core rows and halo rows are normalised, for the fused kernel; updates the running statistics."""
         core, (mean, var) = p.core_of(x.shape[0]), self._running()
-        found, size = moments(x, core, p.num_real), core if p.num_real is None else p.num_real
+        found = moments(x, core, p.num_real)
         mu, sigma2 = found[0]
         if p.batch_renorm:
             affine = _corrected(mu, sigma2, mean, var, self.weight, self.bias, self._share(), self.eps)
             return [Group(mu, sigma2, *affine), *(Group(mu, sigma2, *affine, constant=True) for _ in found[1:])]
+        size = core if p.num_real is None else p.num_real.to(sigma2.dtype)
         momentum = self._count()
         mean.lerp_(mu.to(mean.dtype), momentum)
         var.lerp_((sigma2 * (size / (size - 1))).to(var.dtype), momentum)
