@@ -208,7 +208,7 @@ class Invariance(Around):
     def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
         """P t + S C with C = map(), which may be computed meanwhile; for a redrawn batch M C + P (t - Q C)."""
         if not self.redrawn:
-            return add_coarse_mm(spmm(self.P.forward, t), self.sums, map())
+            return add_coarse_mm(spmm(self.P.forward, t.to(self.sums.dtype)), self.sums, map())
         C, Q = map(), self.swept.all_rows
         assert Q is not None
         inside = coarse_mm(Q, C, minus_from=t)
