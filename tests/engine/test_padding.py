@@ -16,6 +16,7 @@ from lmc.engine.shared_copy import SharedCopy, shared_room
 from lmc.graph import Batch, Graph, PaddedExtractor, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
+from lmc.models.activation import BatchNorm
 from lmc.stores import Placement
 
 METHODS = [
@@ -109,6 +110,11 @@ def test_batches_with_a_halo_or_of_different_sizes_share_no_copy(monkeypatch: py
     ]:
         run = method.bind(g, scrambled(MODELS[0](g)), of)
         assert (shared_copy(run, monkeypatch) is not None) == shares
+    for applied_by_itself in (False, True):  # then its statistics would count padding
+        model = GCN(g.num_features, 7, g.num_classes, norm="batch")
+        model.last = BatchNorm(g.num_classes) if applied_by_itself else None
+        run = IMC(clusters_per_batch=2).bind(g, scrambled(model), parts)
+        assert (shared_copy(run, monkeypatch) is None) == applied_by_itself
 
 
 def test_a_batch_of_an_epoch_that_was_left_has_no_copy() -> None:

@@ -241,3 +241,46 @@ def test_a_recorded_sweep_fills_what_an_eager_one_does(basis: str, redraw: bool,
     buffers = zip(*(run.problem.model.buffers() for run in runs), strict=True)
     for a, b in buffers:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("redraw", [False, True])
+def test_a_step_never_asks_for_a_whole_table(redraw: bool) -> None:
+    """A table on a slower tier writes back everything and drops what it has fetched where it is read as a whole."""
+    run = bound(IMC(clusters_per_batch=1, redraw=redraw))
+    run.refresh()
+    for layers in run.tables.values():
+        for table in layers.values():
+            memory = table.data()
+            table.pull = memory.__getitem__  # type: ignore[method-assign]
+            table.data = None  # type: ignore[assignment, method-assign]
+    for batch in run.batches(0):
+        run.gradient(batch)
+
+
+@pytest.mark.parametrize("trained", ["lin_out", "layers"])
+def test_whatever_runs_beside_a_step_ends_with_it(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no gradient reaches the layers that measure, whose backward pass then does not run."""
+    begun, joined = [], set()
+
+    def beside(device: torch.device, call: Any) -> Any:
+        number, result = len(begun), call()
+        begun.append(number)
+
+        def join() -> Any:
+            joined.update(range(number + 1))  # one stream: a later join waits for what was begun before
+            return result
+
+        return join
+
+    monkeypatch.setattr("lmc.methods.imc.beside", beside)
+    model = GCN(6, 7, 4, num_layers=3, linear_out=True).double()
+    for name, p in model.named_parameters():
+        p.requires_grad_(name.startswith(trained))
+    run = bound(IMC(clusters_per_batch=1), model)
+    run.refresh()
+    begun.clear()
+    joined.clear()
+    for batch in run.batches(0):
+        run.accumulate(batch)
+        assert joined == set(begun)
+    assert len(begun) > 4

@@ -32,8 +32,8 @@ IN_CACHE = 0.35
 SHORTEST_STEP = 0.8e-3
 """On a GPU, seconds of a step on parts, however small it is."""
 EPOCHS_SAVED, SAVED_BY_IMC = 2.7, 5.0
-"""On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first; the latter for
-IMC without batch norm, under which the full batch needs fewer epochs."""
+"""On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first. The second
+number is that of IMC on models without batch norm; with batch norm, the full batch needs fewer epochs."""
 ROWS_PER_COLUMN = 20
 """Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 26 it
 reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 18 it needs more epochs than GAS

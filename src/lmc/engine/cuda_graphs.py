@@ -50,8 +50,8 @@ class Recording:
 
 
 class Recorder:
-    """Records the step of every fixed batch, for every buffer that its rows are delivered to. All recordings share one
-    memory pool, since steps never run at the same time.
+    """Records the step of every fixed batch, or that of the copy which fixed batches share, for every buffer that its
+    rows are delivered to. All recordings share one memory pool, since steps never run at the same time.
 
     Args:
         early: record a batch when it is first visited; else that visit runs eagerly, since it may make things that

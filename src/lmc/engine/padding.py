@@ -7,7 +7,7 @@ recordings serve all of them. The step on the copy gives the estimate of the bat
 - no entry of an operator reads a row of padding, it has no label, and no entry of its own but zeros, so that its
   adjoints are zero where parameters take their gradient from.
 
-Means over the rows of a batch would count padding, so models with batch norm are not padded.
+Means over the rows of a batch would count padding, so redrawn batches of models with batch norm are not padded.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _of_whole(name: str) -> Any:
 
 
 class DrawnBatch(Batch):
-    """A redrawn batch whose step runs on its copy. It is cut out of the graph, as every other batch, when its rows are
+    """A batch whose step runs on its copy. It is cut out of the graph, as every other batch, when its rows are
     read, which a step does not do."""
 
     def __init__(

@@ -21,7 +21,7 @@ from lmc.engine.problem import Problem
 from lmc.graph import CSR, Aggregation, Batch, Precomputed, Room, entry_chunks
 from lmc.graph.product import Exact
 from lmc.kernels.packed import num_rows
-from lmc.models.activation import BatchNorm
+from lmc.models.activation import Activation, BatchNorm
 
 WASTE = 1.15
 """Rows, and entries, of the largest batch over those of an average one up to which batches share a copy."""
@@ -36,21 +36,23 @@ def shared_room(problem: Problem, batches: Batches) -> Room | None:
     # products of bfloat16 rows read a converted copy of the values
     if not batches.kept or problem.dtype == torch.bfloat16 or not ignores_padding(problem, batches):
         return None
-    norms = [module for module in problem.model.modules() if isinstance(module, nn.BatchNorm1d)]
-    if not all(type(norm) is BatchNorm for norm in norms) or batches.method.traits.batch_norm == "pooled":
+    modules = list(problem.model.modules())
+    norms = {module for module in modules if isinstance(module, nn.BatchNorm1d)}
+    applied = {module.norm for module in modules if isinstance(module, Activation) and type(module.norm) is BatchNorm}
+    if not norms <= applied or (norms and batches.method.traits.batch_norm == "pooled"):
         return None  # statistics that would count padding
-    first = next(batches.epoch(0, 0))
+    first = batches.make(clusters.core(clusters.epoch(0)[0]), 1.0)
     if first.num_halo or not all(isinstance(op, Exact | Precomputed) for op in first.operators):
         return None
     batch = clusters.parts.to(problem.device) // clusters.per_batch
-    rows, entries = batch.bincount(), torch.zeros(clusters.num_batches, device=problem.device)
+    rows, entries = batch.bincount(), torch.zeros(clusters.num_batches, dtype=torch.int64, device=problem.device)
     for row, some in entry_chunks(problem.P):
         own = batch[row]
         entries += own[own == batch[problem.P.indices[some].long()]].bincount(minlength=clusters.num_batches)
     sizes = torch.stack([rows, entries])
-    if bool((sizes.amax(1) > WASTE * sizes.mean(1)).any()):
-        return None
-    most_rows, most_entries = sizes.amax(1).long().tolist()
+    if bool((sizes.amax(1) > WASTE * sizes.double().mean(1)).any()) or (norms and bool(rows.amin() < 2)):
+        return None  # a single row has no statistics
+    most_rows, most_entries = sizes.amax(1).tolist()
     return Room(most_rows + 1, 0, {("core", "core"): most_entries})
 
 

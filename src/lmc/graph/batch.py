@@ -39,7 +39,8 @@ class Batch:
         fixed: whether the same object is used in every epoch.
         slot: the number of the batch in its epoch; a fixed batch keeps its number.
         graph: the graph in run order, for ``x``, ``edge_index`` and :meth:`to_data`.
-        num_real: the core rows before padding, int64 [1] on the device, where steps read it; None: nothing reads it.
+        num_real: the number of core rows that are not padding, int64 [1] on the device; None: there is no padding, or
+            no step needs the number.
         importance: factor on the loss of each core row, where rows are drawn with unequal probabilities.
     """
 
@@ -143,7 +144,7 @@ class Batch:
 
     @cached_property
     def place(self) -> Tensor:
-        """The slot, int64 [1] on the device, where a step reads it that was recorded for several batches."""
+        """The slot as a tensor, int64 [1] on the device, for steps that are recorded once for several batches."""
         return torch.full((1,), self.slot, device=self.core.device)
 
     def unrecorded(self) -> Batch:

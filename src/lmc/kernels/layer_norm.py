@@ -152,15 +152,10 @@ if triton is not None:
 
 @dataclass
 class Adjoints:
-    """Adjoints of every ``stride``-th row of h, which reach the backward pass beside those of all rows.
-
-    Attributes:
-        read: whether a kernel that made h reads them.
-    """
+    """Adjoints of every ``stride``-th row of h, which reach the backward pass beside those of all rows."""
 
     rows: Tensor | None = None
     stride: int = 1
-    read: bool = False
 
 
 def layer_norm_relu_dropout(
@@ -171,9 +166,7 @@ def layer_norm_relu_dropout(
 
     The gradients of ``weight`` and ``bias`` are sums over the first ``num_core`` rows.
     """
-    adjoints = adjoints or Adjoints()
-    adjoints.read = True
-    return _NormReluDropout.apply(s, weight, bias, eps, num_core, p, generator, adjoints)
+    return _NormReluDropout.apply(s, weight, bias, eps, num_core, p, generator, adjoints or Adjoints())
 
 
 class _NormReluDropout(torch.autograd.Function):

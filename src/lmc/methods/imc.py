@@ -53,7 +53,7 @@ from lmc.models import Model, Operator
 from lmc.models.activation import every
 from lmc.models.rows import as_rows, outer
 from lmc.sampling import generator
-from lmc.stores import Rows, Table
+from lmc.stores import Rows
 
 BASES = ("auto", "T", "T+X1", "random")
 
@@ -82,10 +82,11 @@ class _Invariant(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> Tensor:
-        outside = beside(t.device, lambda: (op.map(h), op.sums))
+        outside = beside(t.device, lambda: (op.map(h), op.sums))  # S is pulled after the map, which is needed first
         m = op.sum(t, lambda: outside()[0])
-        ctx.op, ctx.C = op, outside()[0]  # C is kept until it is measured
-        op.measure(h, ctx.C)
+        C = outside()[0]
+        ctx.op, ctx.kept = op, (h, C)  # until they are measured
+        op.measure(h, C, joined=any(ctx.needs_input_grad))
         return m
 
     @staticmethod
@@ -107,9 +108,10 @@ class _InvariantLinear(torch.autograd.Function):
         W = as_rows(W, t)
         outside = beside(t.device, lambda: (C := op.map(h), C @ W.t(), op.sums))
         s = op.sum(t @ W.t(), lambda: outside()[1])
-        ctx.op, C = op, outside()[0]
+        C = outside()[0]
+        ctx.op, ctx.kept = op, h  # until it is measured
         ctx.save_for_backward(t, W, C)
-        op.measure(h, C)
+        op.measure(h, C, joined=any(ctx.needs_input_grad))
         return s if b is None else s.add_(as_rows(b, t))
 
     @staticmethod
@@ -190,8 +192,12 @@ class Invariance(Around):
         moments.diagonal().add_(self.swept.prior[: h.shape[1]])
         return exact_mm(self.swept.K, moments).to(h.dtype)
 
-    def measure(self, h: Tensor, C: Tensor) -> None:
-        """Store what C explains of about ``SAMPLE`` rows; beside the rest of the step, whose backward pass joins it."""
+    def measure(self, h: Tensor, C: Tensor, joined: bool) -> None:
+        """Store what C explains of about ``SAMPLE`` rows, beside the rest of the step.
+
+        Args:
+            joined: whether the backward pass of this layer runs, which waits for it; else it is waited for now.
+        """
         if self.explained is None:
             return
         explained, place = self.explained
@@ -203,7 +209,9 @@ class Invariance(Around):
             sizes = torch.stack([torch.linalg.vector_norm(each, dtype=explained.dtype) for each in (missed, rows)])
             explained.index_copy_(0, place, sizes.unsqueeze(0))
 
-        beside(h.device, stored)
+        join = beside(h.device, stored)
+        if not joined:
+            join()
 
     def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
         """P t + S C with C = map(), which may be computed meanwhile; for a redrawn batch M C + P (t - Q C)."""
@@ -240,9 +248,9 @@ def unexplained(explained: Tensor) -> float:
     return missed / max(size, 1e-30)
 
 
-def _by_width(tables: Mapping[int, Table]) -> list[list[int]]:
-    """The layers whose rows have the same width: their Gram matrices are inverted together."""
-    widths = {l: table.data().shape[1] for l, table in tables.items()}
+def _by_width(columns: Mapping[int, Tensor]) -> list[list[int]]:
+    """The layers whose ``columns``, [.., r], are as many: their Gram matrices are inverted together."""
+    widths = {l: each.shape[-1] for l, each in columns.items()}
     return [[l for l in widths if widths[l] == width] for width in dict.fromkeys(widths.values())]
 
 
@@ -432,7 +440,8 @@ class IMC(HistoryMethod):
         return Invariance(P, read, pull_sums, self._stride(step, l), self.redraw, explained)
 
     def _stride(self, step: Step, l: int) -> int:
-        return _stride(_mean_size(step.problem, step.numbers), step.tables["Q"][l].data().shape[1])
+        r = step.numbers[f"{'scale' if self.redraw else 'prior'}{l}"].shape[-1]
+        return _stride(_mean_size(step.problem, step.numbers), r)
 
     def _fixed(self, step: Step, l: int) -> Swept:
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
@@ -449,7 +458,7 @@ class IMC(HistoryMethod):
         """What the maps of a redrawn batch read, by layer; K of layers of one width is computed at once."""
         rows, numbers, found = step.batch.core, step.numbers, dict[int, Swept]()
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
-        for layers in _by_width(step.tables["Q"]):
+        for layers in _by_width({l: numbers[f"scale{l}"] for l in cores}):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
             stride = self._stride(step, layers[0])
             real = (rows[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
@@ -487,7 +496,7 @@ class IMC(HistoryMethod):
             self._store_scales(exact)
             self._fill_feature_sums(exact)
         else:
-            grams = [self._grams_of_batches(exact, layers) for layers in _by_width(Q)]
+            grams = [self._grams_of_batches(exact, layers) for layers in self._alike(exact)]
             stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
             self.regraph(exact)
             stored()
@@ -500,6 +509,9 @@ class IMC(HistoryMethod):
             squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
             exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
 
+    def _alike(self, exact: ExactPasses) -> list[list[int]]:
+        return _by_width({l: exact.numbers[f"prior{l}"] for l in exact.tables["Q"]})
+
     def _grams_of_batches(self, exact: ExactPasses, layers: list[int]) -> Tensor:
         """Q^T Q of the fitted rows of every fixed batch, layer by layer, for layers of one width."""
         tables, numbers = [exact.tables["Q"][l] for l in layers], exact.numbers
@@ -509,8 +521,8 @@ class IMC(HistoryMethod):
 
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
-        Q, cores, mean = exact.tables["Q"], exact.cores, _mean_size(exact.problem, exact.numbers)
-        for layers, grams in zip(_by_width(Q), grams_by_width, strict=True):
+        cores, mean = exact.cores, _mean_size(exact.problem, exact.numbers)
+        for layers, grams in zip(self._alike(exact), grams_by_width, strict=True):
             stride = _stride(mean, grams.shape[-1])
             sizes = [num_rows(core) / stride for _ in layers for core in cores]
             squares = stride * grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)

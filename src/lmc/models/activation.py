@@ -33,7 +33,7 @@ class Activated(Tensor):
 
     dropped: Tensor
     rate: float
-    adjoints: Adjoints
+    adjoints: Adjoints | None
     # operations on these rows give plain tensors
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -56,8 +56,9 @@ class Activation(nn.Module):
 
     def forward(self, s: Tensor, p: Pass) -> Tensor:
         rate = self._dropout if self.training and p.dropout else 0.0
-        norm, core, adjoints = self.norm, p.core_of(s.shape[0]), Adjoints()
+        norm, core, adjoints = self.norm, p.core_of(s.shape[0]), None
         if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
+            adjoints = Adjoints()
             h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator, adjoints)
         elif isinstance(norm, BatchNorm) and norm.fuses(s, p):
             h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator, p.num_real)
@@ -75,7 +76,7 @@ def every(h: Tensor, stride: int) -> Tensor:
     """Every ``stride``-th row of h. Where a kernel made h, their adjoints go to it as they are, without rows of zeros
     between them."""
     adjoints = h.adjoints if isinstance(h, Activated) else None
-    return h[::stride] if adjoints is None or not adjoints.read or stride == 1 else _Every.apply(h, stride, adjoints)
+    return h[::stride] if adjoints is None or stride == 1 else _Every.apply(h, stride, adjoints)
 
 
 class _Every(torch.autograd.Function):
