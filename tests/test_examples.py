@@ -49,6 +49,24 @@ def test_the_example_of_torchrun_trains_with_two_processes() -> None:
     assert done.stdout.startswith("2 processes: test accuracy")
 
 
+def test_no_thread_of_the_process_group_outlives_it(tmp_path: Path) -> None:
+    """A thread that needs the interpreter after its end would abort the process."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, pathlib, runpy\n"
+        f"runpy.run_path({str(EXAMPLES / 'torchrun_train.py')!r})\n"
+        "from lmc.engine.distributed import world\n"
+        "world._leave()\n"
+        "names = [task.read_text() for task in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
+        f"to = pathlib.Path({str(tmp_path)!r}, os.environ['RANK'])\n"
+        "to.write_text(str(sum('gloo' in name for name in names)))\n"
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["0", "0"]
+
+
 def test_the_notebook_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matplotlib.use("Agg")
     cells = json.loads((EXAMPLES / "compare.ipynb").read_text())["cells"]

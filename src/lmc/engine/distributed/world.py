@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Literal, NoReturn
 
 import torch
@@ -84,6 +86,9 @@ class World:
                     "expected a process of torchrun for a distributed run (got one that was started alone): use "
                     "torchrun --nproc-per-node 2 SCRIPT, or distributed=False"
                 )
+            # An optimiser imports it at its first step. Imported after the process group is made, it keeps the group
+            # alive, and a thread of the group that outlives the interpreter may abort the process.
+            import_module("torch._dynamo")
             with self._waiting("the start of all ranks"):
                 dist.init_process_group(backend, timeout=timedelta(seconds=options.timeout), **meeting(options.timeout))
             atexit.register(_leave)
@@ -214,4 +219,5 @@ def _leave() -> None:
     if getattr(sys, "last_value", None) is not None:  # an exception that nobody caught ends the process
         end(1)
     if dist.is_initialized():
+        gc.collect()  # the last exchange of a run holds a thread of the group
         dist.destroy_process_group()
