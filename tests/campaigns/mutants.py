@@ -677,10 +677,10 @@ MUTANTS = (
         IMC,
     ),
     Mutant(
-        "shared-copy-of-the-batch-before",
+        "shared-copy-of-the-first-batch",
         "engine/shared_copy.py",
         "self._to.copy_(self._from[batch])",
-        "self._from[batch]",
+        "self._to.copy_(next(iter(self._from.values())))",
         "the copy holds the batch of the step",
         ("engine/test_padding.py",),
     ),
