@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
 
 from lmc.diagnostics.plan import USABLE, divide, plan
 from lmc.diagnostics.probe import batch_sizes
@@ -21,6 +20,7 @@ from lmc.graph import CSR, Graph
 from lmc.methods import CMC, GAS, IMC, SIGN, ClusterMethod, FullBatch, LMC4Rec, Method
 from lmc.models import Model
 from lmc.models import sign as sign_model
+from lmc.models.activation import normalised_by_batch
 from lmc.stores import Placement, free_memory
 
 SMALL_STEP = 3e7
@@ -141,7 +141,7 @@ def recommended(
         fits=not division and _full_batch_fits(model, graph, placement, memory),
         batches=1 / share,
         rows_per_column=graph.num_nodes * share / width,
-        batch_norm=any(isinstance(module, nn.BatchNorm1d) for module in model.modules()),
+        batch_norm=normalised_by_batch(model),
         sparse_sum=isinstance(graph.x, CSR) and not model.constant_input,
     )
     cls, reason = choose(facts)

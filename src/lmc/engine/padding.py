@@ -20,13 +20,14 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmc.engine.batches import Batches, convert_matrices
 from lmc.engine.cuda_graphs import no_collection
 from lmc.engine.problem import Problem
 from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
+from lmc.models.activation import normalised_by_batch
 
 T = TypeVar("T")
 
@@ -42,9 +43,8 @@ CORE_MARGIN = 1.01
 
 def can_pad(problem: Problem, batches: Batches) -> bool:
     """Whether steps on redrawn batches can be recorded, where every row is on the device."""
-    by_batch = any(isinstance(module, nn.BatchNorm1d) for module in problem.model.modules())
-    fits = batches.clusters.redraw and problem.placement.keep_batches and not by_batch
-    return fits and ignores_padding(problem, batches)
+    redrawn = batches.clusters.redraw and problem.placement.keep_batches
+    return redrawn and not normalised_by_batch(problem.model) and ignores_padding(problem, batches)
 
 
 def ignores_padding(problem: Problem, batches: Batches) -> bool:

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, Batch, accumulate, spmm
@@ -34,6 +34,7 @@ from lmc.kernels.availability import triton_available
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths, operators
 from lmc.models import Operator
+from lmc.models.activation import normalised_by_batch
 from lmc.models.rows import as_rows, outer
 from lmc.stores import Table, in_place
 
@@ -242,12 +243,6 @@ class _Distrust(torch.autograd.Function):
         scaled[:c] = v[:c]
         torch.mul(v[c:], trust(R2, batch.slot, part), out=scaled[c:])
         return scaled, None, None
-
-
-def normalised_by_batch(model: nn.Module) -> bool:
-    """Whether rows are normalised with statistics of their batch. They then change from visit to visit with those, too,
-    which R2 takes for staleness."""
-    return any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
 
 
 @dataclass(frozen=True)

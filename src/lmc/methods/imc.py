@@ -248,9 +248,15 @@ def unexplained(explained: Tensor) -> float:
     return missed / max(size, 1e-30)
 
 
-def _by_width(columns: Mapping[int, Tensor]) -> list[list[int]]:
-    """The layers whose ``columns``, [.., r], are as many: their Gram matrices are inverted together."""
-    widths = {l: each.shape[-1] for l, each in columns.items()}
+def _columns(numbers: Mapping[str, Tensor], l: int) -> int:
+    """r, the columns of Q of layer l. The table itself is not asked: on a slower tier that writes back all its rows."""
+    prior = numbers.get(f"prior{l}")
+    return (numbers[f"scale{l}"] if prior is None else prior).shape[-1]
+
+
+def _by_width(numbers: Mapping[str, Tensor], layers: Iterable[int]) -> list[list[int]]:
+    """The layers whose Q have as many columns: their Gram matrices are inverted together."""
+    widths = {l: _columns(numbers, l) for l in layers}
     return [[l for l in widths if widths[l] == width] for width in dict.fromkeys(widths.values())]
 
 
@@ -277,9 +283,9 @@ def _mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
     return problem.num_nodes / numbers["explained"].shape[1]
 
 
-def _stride(rows: float, r: int) -> int:
-    """Of batches with ``rows`` rows on average, every k-th is fitted to: :data:`ROWS_PER_COLUMN` for each column."""
-    return max(1, int(rows / (ROWS_PER_COLUMN * r)))
+def _stride(problem: ProblemView, numbers: Mapping[str, Tensor], l: int) -> int:
+    """Every k-th row of a batch is fitted to: of an average batch :data:`ROWS_PER_COLUMN` for each column."""
+    return max(1, int(_mean_size(problem, numbers) / (ROWS_PER_COLUMN * _columns(numbers, l))))
 
 
 def _column(values: Sequence[float], like: Tensor) -> float | Tensor:
@@ -296,6 +302,26 @@ def _grams(rows: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
 def _scale(exact: ExactPasses, squares: Tensor) -> Tensor:
     """What scales the columns of Q to unit mean square over all nodes, from their sums of ``squares``."""
     return (exact.total(squares) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt()
+
+
+def _grams_of_batches(exact: ExactPasses, layers: list[int]) -> Tensor:
+    """Q^T Q of the fitted rows of every fixed batch, layer by layer, for layers of one width."""
+    stride, Q = _stride(exact.problem, exact.numbers, layers[0]), exact.tables["Q"]
+    fitted = (Q[l].pull(core)[::stride] for l in layers for core in exact.cores)
+    return _grams(fitted, exact.numbers["explained"].dtype)
+
+
+def _store_scales(exact: ExactPasses) -> None:
+    """The scale of the columns of Q, with which steps on redrawn batches compute K."""
+    for l, table in exact.tables["Q"].items():
+        squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
+        exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
+
+
+def _fill_feature_sums(exact: ExactPasses) -> None:
+    """M[1] = P X, where the first layer aggregates features."""
+    for l in exact.tables.get("M", {}).keys() - exact.tables["Q"].keys():
+        exact.fill_feature_sums(exact.tables["M"][l])
 
 
 @torch.no_grad()
@@ -437,15 +463,11 @@ class IMC(HistoryMethod):
         else:
             read = beside(step.problem.device, partial(self._fixed, step, l))
         pull_sums = partial(step.tables[self._sums][l].pull, batch.rows)
-        return Invariance(P, read, pull_sums, self._stride(step, l), self.redraw, explained)
-
-    def _stride(self, step: Step, l: int) -> int:
-        r = step.numbers[f"{'scale' if self.redraw else 'prior'}{l}"].shape[-1]
-        return _stride(_mean_size(step.problem, step.numbers), r)
+        return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self.redraw, explained)
 
     def _fixed(self, step: Step, l: int) -> Swept:
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
-        batch, stride, Q = step.batch, self._stride(step, l), step.tables["Q"][l]
+        batch, stride, Q = step.batch, _stride(step.problem, step.numbers, l), step.tables["Q"][l]
         K, prior = (step.numbers[f"{name}{l}"] for name in ("K", "prior"))
         if isinstance(batch.rows, slice):
             return Swept(Q.pull(batch.rows)[::stride], K[batch.slot], prior[batch.slot], None)
@@ -458,9 +480,9 @@ class IMC(HistoryMethod):
         """What the maps of a redrawn batch read, by layer; K of layers of one width is computed at once."""
         rows, numbers, found = step.batch.core, step.numbers, dict[int, Swept]()
         cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
-        for layers in _by_width({l: numbers[f"scale{l}"] for l in cores}):
+        for layers in _by_width(numbers, cores):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            stride = self._stride(step, layers[0])
+            stride = _stride(step.problem, numbers, layers[0])
             real = (rows[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
             grams = _grams((cores[l][::stride] for l in layers), scales.dtype)
             K, prior = self._inverses(grams, scales, [_mean_size(step.problem, numbers) / stride])
@@ -493,37 +515,21 @@ class IMC(HistoryMethod):
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
         if self.redraw:
-            self._store_scales(exact)
-            self._fill_feature_sums(exact)
+            _store_scales(exact)
+            _fill_feature_sums(exact)
         else:
-            grams = [self._grams_of_batches(exact, layers) for layers in self._alike(exact)]
+            grams = [_grams_of_batches(exact, layers) for layers in _by_width(numbers, Q)]
             stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
             self.regraph(exact)
             stored()
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
 
-    def _store_scales(self, exact: ExactPasses) -> None:
-        """The scale of the columns of Q, with which steps on redrawn batches compute K."""
-        for l, table in exact.tables["Q"].items():
-            squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
-            exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
-
-    def _alike(self, exact: ExactPasses) -> list[list[int]]:
-        return _by_width({l: exact.numbers[f"prior{l}"] for l in exact.tables["Q"]})
-
-    def _grams_of_batches(self, exact: ExactPasses, layers: list[int]) -> Tensor:
-        """Q^T Q of the fitted rows of every fixed batch, layer by layer, for layers of one width."""
-        tables, numbers = [exact.tables["Q"][l] for l in layers], exact.numbers
-        stride = _stride(_mean_size(exact.problem, numbers), tables[0].data().shape[1])
-        fitted = (table.pull(core)[::stride] for table in tables for core in exact.cores)
-        return _grams(fitted, numbers["explained"].dtype)
-
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
-        cores, mean = exact.cores, _mean_size(exact.problem, exact.numbers)
-        for layers, grams in zip(self._alike(exact), grams_by_width, strict=True):
-            stride = _stride(mean, grams.shape[-1])
+        cores, numbers = exact.cores, exact.numbers
+        for layers, grams in zip(_by_width(numbers, exact.tables["Q"]), grams_by_width, strict=True):
+            stride = _stride(exact.problem, numbers, layers[0])
             sizes = [num_rows(core) / stride for _ in layers for core in cores]
             squares = stride * grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
             scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
@@ -531,7 +537,7 @@ class IMC(HistoryMethod):
             found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
             for name, values in zip(("K", "prior"), found, strict=True):
                 for l, of_layer in zip(layers, torch.cat(values).split(len(cores)), strict=True):
-                    exact.numbers[f"{name}{l}"].copy_(of_layer)
+                    numbers[f"{name}{l}"].copy_(of_layer)
 
     def _inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
         """K and lambda J of batches with these Gram matrices of so many rows; lambda grows where there are few rows per
@@ -544,12 +550,7 @@ class IMC(HistoryMethod):
         """S, or M for redrawn batches, with the current P."""
         for l, rows in exact.tables["Q"].items():
             exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self.redraw)
-        self._fill_feature_sums(exact)
-
-    def _fill_feature_sums(self, exact: ExactPasses) -> None:
-        """M[1] = P X, where the first layer aggregates features."""
-        for l in exact.tables.get("M", {}).keys() - exact.tables["Q"].keys():
-            exact.fill_feature_sums(exact.tables["M"][l])
+        _fill_feature_sums(exact)
 
 
 @dataclass(frozen=True)

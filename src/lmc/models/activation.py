@@ -274,6 +274,11 @@ class BatchNorm(nn.BatchNorm1d):
         return self.momentum
 
 
+def normalised_by_batch(model: nn.Module) -> bool:
+    """Whether rows are normalised with statistics of their batch. They then change from visit to visit with those."""
+    return any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
+
+
 class BatchNormWithHalo(BatchNorm):
     """Batch norm of core rows, and another batch norm for halo rows, as the appendix of the LMC paper has it.
 
