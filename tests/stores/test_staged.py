@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from helpers import chance
+from lmc.kernels.row_transfers import append
 from lmc.stores import FileRows, Rows, StagedTable, host_zeros, overwrite
+from lmc.stores.background import KEPT
 from lmc.stores.staged import BundleMember, members
 from lmc.stores.streams import Event, SimulatedStream, Work, numbers_ready
 
@@ -124,6 +126,7 @@ def test_any_order_of_events_is_that_of_a_matrix(table: StagedTable, seed: int) 
     assert torch.equal(table.data(), want)
 
 
+VERBS = ["push", "add", "change in place", "change the halo in place", "nothing"]
 LAZY = [(False, False), (False, True), (True, False), (True, True)]
 
 
@@ -153,7 +156,7 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, lazy: tupl
         assert torch.equal(pulled(table, there), want[halo])
         assert torch.equal(pulled(table, core), want[core])
         new, more = some(table, core.stop - core.start, seed=step), some(table, halo.numel(), seed=step + 100)
-        verb = ["push", "add", "change in place", "nothing"][int(torch.randint(4, (), generator=g))]
+        verb = VERBS[int(torch.randint(len(VERBS), (), generator=g))]
         if verb == "push":
             table.push(core, new)
             want[core] = new.cpu()
@@ -162,12 +165,14 @@ def test_any_training_steps_are_those_on_a_matrix(table: StagedTable, lazy: tupl
             table.add(there, more)
             want[core] += new.cpu()
             want[halo] += more.cpu()
-        elif verb == "change in place" and (mine := table.delivered(core, there)) is not None:
+        elif (mine := table.delivered(core, there)) is not None and verb != "nothing":
             c = core.stop - core.start
-            mine += 1
-            table.push(core, mine[:c])
+            if verb == "change in place":
+                mine[:c] += 1
+                table.push(core, mine[:c])
+                want[core] += 1
+            mine[c:] += 1
             table.push(there, mine[c:])
-            want[core] += 1
             want[halo] += 1
         again = torch.rand((), generator=g) < 0.1
         if again:  # a step that wants to see its own push
@@ -245,16 +250,16 @@ def test_steps_that_push_the_same_rows_into_all_members_can_be_recorded() -> Non
     assert not bundle.recordable
 
 
-def test_a_step_finds_its_rows_at_one_of_two_addresses(table: StagedTable) -> None:
+def test_a_step_finds_its_rows_at_one_of_four_addresses(table: StagedTable) -> None:
     others, addresses = torch.tensor([0, 2]), []
-    for rows in (HALO, others, HALO, others, others, HALO):
+    for rows in (HALO, others, HALO, others, others, HALO, HALO, HALO, others):
         table.prefetch(rows)
         table.begin(fixed=True)
         assert table.pull(rows).data_ptr() == table._fetcher.current.cache.values.flat.data_ptr()
         addresses.append(table.address)
         table.end()
-    assert len(set(addresses)) == 2
-    assert addresses[::2] == addresses[:1] * 3
+    assert len(set(addresses)) == KEPT + 1 == 4
+    assert addresses[::4] == addresses[:1] * 3
     assert table.device_bytes[0] > 0
 
 
@@ -271,47 +276,146 @@ def test_the_addresses_stay_the_same_when_the_whole_table_is_read(table: StagedT
         table.end()
         if step % 2:
             table.data()
-    assert len(addresses) == 2
+    assert len(addresses) == 4
     assert torch.equal(table.data()[HALO], start()[HALO] + 8)
 
 
 @pytest.mark.parametrize("kind", ["host", "disk"])
 def test_rows_that_are_on_the_device_are_not_read_from_the_host(kind: str) -> None:
-    """Rows of the step before and of the last two pending writes."""
+    """Rows of the last two fetches and of the last three pending writes."""
     made = make(kind, WIDTH)
     made.push(slice(0, N), start())
-    made.prefetch(HALO)
-    made.begin(fixed=False)
-    made.push(slice(6, 8), some(made, 2, seed=1))
-    made.end()
-    made.prefetch(HALO)
-    made.begin(fixed=False)
-    made.push(slice(10, 12), some(made, 2, seed=2))
-    made.end()
     want = start()
-    want[6:8], want[10:12] = some(made, 2, seed=1), some(made, 2, seed=2)
-    made.host.packed[0][[1, 4, 5, 6, 7, 9, 10, 11]] = torch.nan  # only row 0 has to be read
+    for step, read in enumerate((torch.tensor([2]), HALO, torch.tensor([3, 4]))):
+        new, rows = some(made, 2, seed=step), slice(6 + 2 * step, 8 + 2 * step)
+        made.prefetch(read)
+        made.begin(fixed=False)
+        made.push(rows, new)
+        made.end()
+        want[rows] = new
+    made.host.packed[0][1:] = torch.nan  # only row 0 has to be read
     made.host.packed[0][10:] = -7
-    rows = torch.tensor([0, 1, 5, 6, 7, 9, 10, 11])
+    rows = torch.tensor([0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11])
     made.prefetch(rows)
     made._fetcher.current.fetched.wait()
-    assert not made._fetcher.current.cache.filled[0][6:].eq(-7).any()
+    assert not made._fetcher.current.cache.filled[0][9:].eq(-7).any()
     made.begin(fixed=False)
     assert torch.equal(made.pull(rows), want[rows])
 
 
-def test_what_the_next_step_pushes_again_is_not_written_back() -> None:
-    made = make("host", WIDTH)
+def change_in_place(table: StagedTable, rows: Tensor) -> None:
+    """A step that adds one to some rows, in place."""
+    table.prefetch(rows)
+    table.begin(fixed=False)
+    found = table.delivered(rows)
+    assert found is not None
+    found += 1
+    table.push(rows, found)
+    table.end()
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kind", ["host", "disk"])
+def test_what_later_steps_push_again_is_not_written_back(kind: str, in_place: bool) -> None:
+    made = make(kind, WIDTH)
     made._writes.stream.lazy = False
-    first, second = torch.tensor([1, 4, 5, 9]), torch.tensor([4, 9, 10])
-    for k, rows in enumerate((first, second, torch.tensor([0]))):
-        made.prefetch(rows)
-        made.begin(fixed=False)
-        made.add(rows, torch.full((rows.numel(), WIDTH), k + 1.0, dtype=torch.float64))
-        made.end()
-        if k == 1:
-            assert made.host.packed[0][:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
-    assert made.data()[:, 0].tolist() == [3, 1, 0, 0, 3, 1, 0, 0, 0, 3, 2, 0]
+    steps = [torch.tensor([1, 4, 5, 9]), torch.tensor([4, 10]), torch.tensor([9, 11]), torch.tensor([0])]
+    on_host = [[], [], [1, 5], [1, 4, 5, 10]]
+    for rows, written in zip(steps, on_host, strict=True):
+        if in_place:
+            change_in_place(made, rows)
+        else:
+            made.prefetch(rows)
+            made.begin(fixed=False)
+            made.add(rows, torch.ones(rows.numel(), WIDTH, dtype=torch.float64))
+            made.end()
+        assert made.host.packed[0][:, 0].nonzero().squeeze(1).tolist() == written
+    assert made.data()[:, 0].tolist() == [1, 1, 0, 0, 2, 1, 0, 0, 0, 2, 1, 1]
+
+
+def test_of_rows_that_a_step_pushes_twice_the_last_values_are_written(table: StagedTable) -> None:
+    """Also where a later step pushes some of them again, so that these are left out."""
+    want = start()
+    for step, rows in enumerate((HALO, OTHERS, HALO, OTHERS, HALO)):
+        new, more = some(table, rows.numel(), seed=step), some(table, 4, seed=step + 10)
+        table.prefetch(rows)
+        table.begin(fixed=False)
+        table.push(rows, new)
+        table.push(CORE, more)
+        table.end()
+        want[rows] = new.cpu()
+        want[CORE] = more.cpu()
+    assert torch.equal(table.data(), want)
+
+
+def test_more_fetches_than_steps_leave_pending_writes_alone(table: StagedTable) -> None:
+    """Rows that were changed in place are pending in caches that further fetches would fill."""
+    want = start()
+    for _ in range(3):
+        change_in_place(table, HALO)
+        want[HALO] += 1
+    for k in range(6):
+        table.prefetch(slice(k, k + 3))
+        if k % 2:
+            assert torch.equal(pulled(table, slice(k, k + 3)), want[k : k + 3])
+    change_in_place(table, HALO)
+    want[HALO] += 1
+    assert torch.equal(table.data(), want)
+
+
+def test_a_fetch_waits_for_what_had_to_be_written_before_it() -> None:
+    made = make("host", WIDTH)
+    for _ in range(3):
+        change_in_place(made, HALO)
+    last, made._fetcher.stream = made._writes.newest, (reads := Spy())
+    for _ in range(2):
+        made.prefetch(OTHERS)
+    assert made._writes.newest is None
+    assert last is not None
+    assert last.written in reads.after[-1]
+
+
+def test_a_cache_that_is_being_filled_is_no_source() -> None:
+    made = make("host", WIDTH)
+    made.prefetch(HALO)
+    made.pull(HALO)
+    assert [fetch.rows for fetch in made._fetcher._delivered] == [(HALO,)]
+    for _ in range(KEPT + 1):
+        made.prefetch(OTHERS)
+    assert made._fetcher._delivered == []
+
+
+def test_a_step_that_fetched_nothing_is_delivered_nothing(table: StagedTable) -> None:
+    table.prefetch(HALO)
+    table.begin(fixed=False)
+    table.push(CORE, some(table, 4, seed=1))
+    table.end()
+    table.begin(fixed=False)
+    assert table.delivered(HALO) is None
+
+
+def test_a_cache_knows_which_values_of_a_row_are_the_newest() -> None:
+    cache = host_zeros(N, [WIDTH], torch.float64, torch.device("cpu")).cache(4)
+    for rows in (torch.tensor([1, 2]), torch.tensor([2, 3])):
+        append(cache, rows, cache.values.empty(2, torch.device("cpu")))
+    assert cache.newest().tolist() == [True, False, True, True]
+
+
+def test_a_fetch_that_is_older_than_the_pending_writes_is_no_source(table: StagedTable) -> None:
+    """Steps that push without having fetched anything."""
+    want = start()
+    table.prefetch(HALO)
+    for step, rows in enumerate((CORE, slice(0, 2), slice(2, 4), slice(10, 12), slice(8, 10))):
+        new = some(table, rows.stop - rows.start, seed=step)
+        table.begin(fixed=False)
+        if not step:
+            assert torch.equal(pulled(table, HALO), want[HALO])
+        table.push(rows, new)
+        table.end()
+        want[rows] = new.cpu()
+    table.prefetch(HALO)
+    table.begin(fixed=False)
+    assert torch.equal(pulled(table, HALO), want[HALO])
 
 
 def test_a_pull_after_the_end_of_a_step_sees_what_the_step_pushed(table: StagedTable) -> None:
@@ -386,10 +490,10 @@ class Spy(SimulatedStream):
 def test_a_fetch_and_a_write_wait_for_the_events_of_the_state_table() -> None:
     made = make("host", WIDTH)
     reads, writes = made._fetcher.stream, made._writes.stream = Spy(), Spy()
-    for step in range(4):
+    for step in range(6):
         rows = torch.arange(3 * step % 9, 3 * step % 9 + 3)
-        previous, older = made._fetcher.current, made._writes.older
-        newest, written = made._writes.newest, made._writes.written
+        previous, pending = made._fetcher.current, [*reversed(made._writes.older), made._writes.newest]
+        written = made._writes.written
         made.prefetch(rows)
         fetch = made._fetcher.current
         assert fetch is not None
@@ -397,17 +501,19 @@ def test_a_fetch_and_a_write_wait_for_the_events_of_the_state_table() -> None:
         assert numbers_ready(rows) in reads.after[-1]
         if previous is not None:
             assert previous.delivered in reads.after[-1]
-        if older is not None and older.excluded is not None and older.excluded.slots is fetch.cache.slots:
-            assert older.written in reads.after[-1]
         made.begin(fixed=False)
         made.add(rows, torch.ones(3, WIDTH, dtype=torch.float64))
         made.end()
-        if newest is not None:
-            assert newest.packed in writes.after[-1]
-            assert fetch.fetched in writes.after[-1]
-            assert newest.excluded is not None
-        if older is not None:
-            assert made._writes.written is older.written
+        if step >= 2:
+            sent, later = pending[-2], pending[-1]
+            assert sent is not None
+            assert later is not None
+            assert later.replaces is not None
+            assert {sent.packed, fetch.fetched, later.replaces.fetched} <= set(writes.after[-1])
+            assert [cache.slots for cache in sent.left_out] == [later.replaces.cache.slots, fetch.cache.slots]
+            assert made._writes.readers(fetch.cache) == [sent.written]
+        if step >= 3:
+            assert made._writes.written is pending[0].written
 
 
 def test_what_a_fixed_step_pushes_is_at_the_same_address_in_every_epoch() -> None:

@@ -24,6 +24,7 @@ from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
 from lmc.sampling import Clusters
 from lmc.stores import Placement
+from lmc.stores.background import KEPT
 
 ROWS = 6000
 """Rows in the larger of the two small batches."""
@@ -111,7 +112,7 @@ def _measure(graph: Graph, model: Model, method: Method, size: BatchSize, placem
     rows = slice(int(core[0]), int(core[-1]) + 1) if isinstance(method, ClusterMethod) else slice(0, small.num_nodes)
     kept = not run.clusters.redraw and placement.keep_batches
     batch = run.source.make(rows, 1.0)
-    for _ in range(2):  # allocates what is allocated once and kept
+    for _ in range(KEPT + 1):  # allocates what is allocated once and kept, a cache for transfers in each step
         run.accumulate(batch)
         model.zero_grad(set_to_none=True)
     run.pipeline.recorder = None  # the memory of a recording is not the peak of a step

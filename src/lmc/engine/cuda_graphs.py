@@ -4,7 +4,7 @@ A small step is bound by the time that its kernels take to launch. Everything th
 fixed batch changes in place: parameters, tables, and the dropout generator, which a graph advances as an eager step
 would. So the whole step, forward, backward and the pushes between, is one recording.
 
-Rows are transferred outside of the recording. They are delivered to one of two buffers, and there is a recording for
+Rows are transferred outside of the recording. They are delivered to one of a few buffers, and there is a recording for
 each; what the step pushes is written back afterwards from where the recording left it.
 """
 

@@ -16,9 +16,13 @@ from torch import Tensor
 from lmc.kernels.availability import tl, triton, triton_available
 from lmc.kernels.packed import Packed, Rows, as_indices
 
-GRID = 48
-"""Programs that read or write host memory: enough to fill the bus, few enough to leave the multiprocessors to the step
-that runs at the same time."""
+READERS = 48
+"""Programs that read host memory: enough to fill the bus, few enough to leave the multiprocessors to the step that runs
+at the same time."""
+WRITERS = 12
+"""Programs that write host memory: requests to read wait on the bus behind what more of them would write."""
+MOST_CACHES = 4
+"""Caches in which a gather looks for a row at most."""
 ROWS = 32
 """Rows that such a program processes at a time."""
 DEVICE_ROWS = 8
@@ -67,6 +71,18 @@ class RowCache:
         slots = self.slots[rows].clamp(max=self.num - 1)
         return slots, self.rows[slots] == rows
 
+    def newest(self) -> Tensor:
+        """For every row of the cache whether it holds the last values that were added."""
+        return self.slots[self.rows[: self.num]] == torch.arange(self.num, device=self.slots.device)
+
+
+def absent(rows: Tensor, caches: tuple[RowCache, ...]) -> Tensor:
+    """For every row whether it is in none of the caches."""
+    found = torch.zeros_like(rows, dtype=torch.bool)
+    for cache in caches:
+        found |= cache.find(rows)[1]
+    return ~found
+
 
 if triton is not None:
     # Sizes that differ from batch to batch are not compiled in (do_not_specialize).
@@ -96,46 +112,60 @@ if triton is not None:
                 x = tl.load(from_ptr + _at(from_capacity, i, c, d, k), mask=mine, other=0.0)
                 tl.store(to_ptr + _at(to_capacity, j, c, d, k), x, mask=mine)
 
+    @triton.jit
+    def _find_next(rows_ptr, slots_ptr, num, r, missing, USED: tl.constexpr):  # type: ignore[no-untyped-def]
+        # The slots of rows that no cache before had, whether they are in this one, and which are still missing.
+        slot, found = r, missing & (r < 0)
+        if USED:
+            slot, found = _find(rows_ptr, slots_ptr, num, r, missing)
+        return slot, found, missing & ~found
+
+    @triton.jit
+    def _load_found(  # type: ignore[no-untyped-def]
+        x, values_ptr, capacity, slot, found, offset, d, k, USED: tl.constexpr
+    ):  # fmt: skip
+        if USED:
+            mine = found[:, None] & (k < d)[None, :]
+            x = tl.where(mine, tl.load(values_ptr + _at(capacity, slot, offset, d, k), mask=mine, other=0.0), x)
+        return x
+
     @triton.jit(
         do_not_specialize=[
             "table_capacity", "num", "skip_from", "skip_to", "capacity", "start", "a_num", "a_capacity", "b_num",
-            "b_capacity",
+            "b_capacity", "c_num", "c_capacity", "d_num", "d_capacity",
         ]
     )  # fmt: skip
     def _gather(  # type: ignore[no-untyped-def]
         table_ptr, table_capacity, rows_ptr, out_ptr, capacity, start, slots_ptr, num, skip_from, skip_to,
         a_rows, a_values, a_slots, a_num, a_capacity, b_rows, b_values, b_slots, b_num, b_capacity,
-        offsets_ptr, members, A: tl.constexpr, B: tl.constexpr, SLOTS: tl.constexpr,
+        c_rows, c_values, c_slots, c_num, c_capacity, d_rows, d_values, d_slots, d_num, d_capacity,
+        offsets_ptr, members, CACHES: tl.constexpr, SLOTS: tl.constexpr,
         ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
             i = first + tl.arange(0, ROWS)
             inside = i < num
             r = tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
-            from_table = inside & ((r < skip_from) | (r >= skip_to))
-            if A:
-                a, in_a = _find(a_rows, a_slots, a_num, r, inside)
-                from_table = from_table & ~in_a
-            if B:
-                b, in_b = _find(b_rows, b_slots, b_num, r, from_table)
-                from_table = from_table & ~in_b
+            a, in_a, missing = _find_next(a_rows, a_slots, a_num, r, inside, CACHES > 0)
+            b, in_b, missing = _find_next(b_rows, b_slots, b_num, r, missing, CACHES > 1)
+            c, in_c, missing = _find_next(c_rows, c_slots, c_num, r, missing, CACHES > 2)
+            d, in_d, missing = _find_next(d_rows, d_slots, d_num, r, missing, CACHES > 3)
+            missing = missing & ((r < skip_from) | (r >= skip_to))
             if SLOTS:
                 tl.store(slots_ptr + r, i, mask=inside)
             for member in range(0, members):
-                c = tl.multiple_of(tl.load(offsets_ptr + member), ALIGN)
-                d = tl.multiple_of(tl.load(offsets_ptr + member + 1) - c, ALIGN)
-                for begin in range(0, d, WIDTH):
+                o = tl.multiple_of(tl.load(offsets_ptr + member), ALIGN)
+                width = tl.multiple_of(tl.load(offsets_ptr + member + 1) - o, ALIGN)
+                for begin in range(0, width, WIDTH):
                     k = begin + tl.arange(0, WIDTH)
-                    column = (k < d)[None, :]
-                    at = _at(table_capacity, r, c, d, k)
-                    x = tl.load(table_ptr + at, mask=from_table[:, None] & column, other=0.0)
-                    if A:
-                        mine = in_a[:, None] & column
-                        x = tl.where(mine, tl.load(a_values + _at(a_capacity, a, c, d, k), mask=mine, other=0.0), x)
-                    if B:
-                        mine = in_b[:, None] & column
-                        x = tl.where(mine, tl.load(b_values + _at(b_capacity, b, c, d, k), mask=mine, other=0.0), x)
-                    tl.store(out_ptr + _at(capacity, start + i, c, d, k), x, mask=inside[:, None] & column)
+                    column = (k < width)[None, :]
+                    at = _at(table_capacity, r, o, width, k)
+                    x = tl.load(table_ptr + at, mask=missing[:, None] & column, other=0.0)
+                    x = _load_found(x, a_values, a_capacity, a, in_a, o, width, k, CACHES > 0)
+                    x = _load_found(x, b_values, b_capacity, b, in_b, o, width, k, CACHES > 1)
+                    x = _load_found(x, c_values, c_capacity, c, in_c, o, width, k, CACHES > 2)
+                    x = _load_found(x, d_values, d_capacity, d, in_d, o, width, k, CACHES > 3)
+                    tl.store(out_ptr + _at(capacity, start + i, o, width, k), x, mask=inside[:, None] & column)
 
     @triton.jit(do_not_specialize=["capacity", "start", "a_num", "a_capacity", "num"])
     def _overlay(  # type: ignore[no-untyped-def]
@@ -160,20 +190,20 @@ if triton is not None:
         tl.store(a_slots + r, slot.to(tl.int32), mask=inside)
         _copy(values_ptr, capacity, start + i, a_values, a_capacity, slot, inside, offsets_ptr, members, ALIGN, WIDTH)
 
-    @triton.jit(do_not_specialize=["capacity", "start", "table_capacity", "a_num", "num"])
+    @triton.jit(do_not_specialize=["capacity", "start", "table_capacity", "a_num", "b_num", "num"])
     def _scatter(  # type: ignore[no-untyped-def]
-        values_ptr, capacity, start, rows_ptr, table_ptr, table_capacity, a_rows, a_slots, a_num, num,
-        offsets_ptr, members, EXCLUDE: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+        values_ptr, capacity, start, rows_ptr, table_ptr, table_capacity, a_rows, a_slots, a_num,
+        b_rows, b_slots, b_num, num, offsets_ptr, members,
+        CACHES: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
             i = first + tl.arange(0, ROWS)
             inside = i < num
             r = tl.load(rows_ptr + i, mask=inside, other=0).to(tl.int64)
-            if EXCLUDE:
-                _, in_a = _find(a_rows, a_slots, a_num, r, inside)
-                inside = inside & ~in_a
+            _, _, written = _find_next(a_rows, a_slots, a_num, r, inside, CACHES > 0)
+            _, _, written = _find_next(b_rows, b_slots, b_num, r, written, CACHES > 1)
             _copy(
-                values_ptr, capacity, start + i, table_ptr, table_capacity, r, inside,
+                values_ptr, capacity, start + i, table_ptr, table_capacity, r, written,
                 offsets_ptr, members, ALIGN, WIDTH,
             )  # fmt: skip
 
@@ -186,7 +216,7 @@ def gather(
     slots: Tensor | None = None,
     skip: slice | None = None,
 ) -> None:
-    """Row i of out <- row rows[i]: from the first of at most two caches that has it, else from the table.
+    """Row i of out <- row rows[i]: from the first of at most MOST_CACHES that has it, else from the table.
 
     Args:
         slots: set so that slots[rows[i]] = i.
@@ -199,12 +229,12 @@ def gather(
     if not rows.numel():
         return
     first, last = (0, 0) if skip is None else (skip.start, skip.stop)
-    absent: list[Any] = [rows, out.flat, rows, 0, 0]  # pointers that the kernel does not read
-    args = [arg for k in range(2) for arg in (_cache_args(caches[k]) if k < len(caches) else absent)]
-    _gather[(GRID,)](
+    unread: list[Any] = [rows, out.flat, rows, 0, 0]
+    args = [arg for k in range(MOST_CACHES) for arg in (_cache_args(caches[k]) if k < len(caches) else unread)]
+    _gather[(READERS,)](
         table.flat, table.capacity, rows, *_packed_args(out), rows if slots is None else slots, rows.numel(),
         first, last, *args, out.offsets, len(out),
-        A=len(caches) > 0, B=len(caches) > 1, SLOTS=slots is not None, **_sizes(out),
+        CACHES=len(caches), SLOTS=slots is not None, **_sizes(out),
     )  # fmt: skip
 
 
@@ -252,26 +282,26 @@ def append(cache: RowCache, rows: Rows, values: Packed) -> None:
     _append[(triton.cdiv(num, DEVICE_ROWS),)](*args, RANGE=isinstance(rows, slice), **_sizes(values, DEVICE_ROWS))
 
 
-def scatter(values: Packed, rows: Rows, table: Packed, excluded: RowCache | None = None) -> None:
-    """The table's rows <- values, except for rows that are in the cache ``excluded``.
+def scatter(values: Packed, rows: Rows, table: Packed, left_out: tuple[RowCache, ...] = ()) -> None:
+    """The table's rows <- values, except for rows that are in one of at most two caches ``left_out``.
 
     A contiguous range without exceptions is one copy per member, which occupies no multiprocessor.
     """
-    if excluded is not None and not excluded.num:
-        excluded = None
-    if isinstance(rows, slice) and excluded is None:
+    left_out = tuple(cache for cache in left_out if cache.num)
+    if isinstance(rows, slice) and not left_out:
         table.rows(rows.start, values.num).copy_(values)
         return
     index = as_indices(rows, values.flat.device)
     if not triton_available(values.flat):
-        keep = slice(None) if excluded is None else ~excluded.find(index)[1]
+        written = absent(index, left_out)
         for mine, others in zip(table, values, strict=True):
-            mine.index_copy_(0, index[keep], others[keep])
+            mine.index_copy_(0, index[written], others[written])
     elif index.numel():
-        cache = (index, index, 0) if excluded is None else (excluded.rows, excluded.slots, excluded.num)
+        unread = [index, index, 0]
+        caches = [[cache.rows, cache.slots, cache.num] for cache in left_out] + [unread] * (2 - len(left_out))
         to = (index, table.flat, table.capacity)
-        args = (*_packed_args(values), *to, *cache, index.numel(), values.offsets, len(values))
-        _scatter[(GRID,)](*args, EXCLUDE=excluded is not None, **_sizes(values))
+        args = (*_packed_args(values), *to, *caches[0], *caches[1], index.numel(), values.offsets, len(values))
+        _scatter[(WRITERS,)](*args, CACHES=len(left_out), **_sizes(values))
 
 
 def kernels_read(table: Packed, device: torch.device) -> bool:

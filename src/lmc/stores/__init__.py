@@ -5,42 +5,50 @@ A method and the engine use a :class:`Table` (pull, push, add, data). Around eve
 
     host             launches step k     | starts fetch k + 1 | launches step k + 1
     training stream  ... step k runs, on the rows of fetch k ... | delivery of fetch k + 1 | step k + 1 ...
-    other streams    ... rows of fetch k + 1 are read, the pending write of step k - 1 is written back ...
+    other streams    ... rows of fetch k + 1 are read, the pending write of step k - 2 is written back ...
 
 **The life of a row** of such a table. Step k has ended, which means that it is launched, and step k + 1 comes next:
 
     state           where the newest value is              entered when                      complete at this event
     -------------   ------------------------------------   -------------------------------   ----------------------
-    on the host     host table                             the write of step k - 2 is done   WriteBack.written
+    on the host     host table                             the write of step k - 3 is done   WriteBack.written
     fetched         cache of fetch k + 1                   prefetch for step k + 1           Fetch.fetched
     delivered       cache of fetch k + 1, with the         begin of step k + 1, or an        Fetch.delivered
                     pending write of step k laid over it   earlier pull
     pushed          log of step k + 1                      push or add in step k + 1         training stream
     newest write    cache of the pending write of step k   end of step k                     PendingWrite.packed
-    older write     cache of the pending write of k - 1    end of step k; it is sent now     PendingWrite.packed
+    older writes    caches of the pending writes of        end of steps k and k + 1; the     PendingWrite.packed
+                    steps k - 1 and k - 2                  oldest is sent now
     on the host     host table, once more                  end of step k + 1                 PendingWrite.written
+
+The rows of three steps (``KEPT``) stay on the device. What a step changed in place, from the first delivered row on, is
+pending where it is; everything else that it pushed is packed into memory of its own.
 
 **From where fetch k + 1 reads a row.** The first of these that has it:
 
 1. the newest pending write, of step k. Step k may still run, so its rows are laid over the fetched ones on delivery;
-2. the older pending write, of step k - 1;
-3. the cache of fetch k, if it was delivered to step k: it holds every write up to step k - 1. What step k changed in it
-   in place it also pushed, so rule 1 covers it;
-4. the host table, which holds every write up to step k - 2.
+2. the older pending writes, of steps k - 1 and k - 2, in this order. One that is in place stands for its whole fetch;
+3. the caches of the fetches that were delivered to steps k, k - 1 and k - 2, as many as the kernel can look through.
+   Fetch j holds every write up to step j - 1. What step j changed in it in place it also pushed, so the rules above
+   cover it;
+4. the host table, which holds every write up to step k - 3.
 
-So no row is read before it is written, a row that is on the device is not read from the host, and reading and writing
-do not wait for each other.
+So no row is read before it is written, a row that is on the device is hardly ever read from the host, and reading and
+writing do not wait for each other. A fetch is a source only as long as all that was pushed since is pending.
 
 **What waits for what.**
 
-- Fetch k + 1 starts after ``WriteBack.written`` (rule 4), after ``Fetch.delivered`` of fetch k (rules 2 and 3, and step
-  k - 1 no longer reads the cache that fetch k + 1 fills), and after its row numbers are computed.
-- If step k pushes every row of fetch k, the write of step k - 1 leaves these rows out: it looks them up in the cache of
-  fetch k, and the fetch that fills this cache next waits for ``PendingWrite.written``.
-- The cache of the write of step k - 1 is used again for step k + 1, after its ``PendingWrite.written``.
+- Fetch k + 1 starts after ``WriteBack.written`` (rule 4: the cache that it fills may hold the write of step k - 3),
+  after ``Fetch.delivered`` of fetch k (rules 2 and 3, and step k - 1 no longer reads its cache), and after its row
+  numbers are computed.
+- If step k pushes every row of fetch k, the older writes leave these rows out: they look them up in the cache of fetch
+  k, and the fetch that fills this cache next waits for their ``PendingWrite.written``.
+- The memory of the write of step k - 3, unless it was in place, is used again for step k, after its
+  ``PendingWrite.written``.
 - A read or a write that a fetch or a log does not cover settles the table first: everything pending is written to the
-  host table and the fetch is dropped. A step that had to settle cannot be recorded as a CUDA graph.
+  host table and the fetches are dropped. A step that had to settle cannot be recorded as a CUDA graph.
 - A fetch serves pulls until a step that pushed rows has ended; then it is only a source (rule 3).
+- Where fetches are more than steps, one could fill the cache of a pending write: everything pending is written first.
 
 The kernels read and write page-locked host memory themselves (:mod:`lmc.kernels.row_transfers`). Pages of a file can be
 locked for reading at most; where the kernels cannot reach, two threads copy rows (:mod:`lmc.stores.host`). Where the

@@ -7,18 +7,24 @@ from dataclasses import replace
 from functools import partial
 
 from lmc.kernels.packed import Rows, laid_out, num_rows
-from lmc.kernels.row_transfers import RowCache, append, gather, overlay, scatter
+from lmc.kernels.row_transfers import MOST_CACHES, RowCache, append, gather, overlay, scatter
 from lmc.stores.host import HostIO, HostRows
 from lmc.stores.streams import Event, Stream, Work, numbers_on_host, numbers_ready, record_event
 from lmc.stores.transfers import Fetch, PendingWrite, StepWrite
 
+KEPT = 3
+"""Steps whose rows stay on the training device: the more, the fewer rows are read from the host and written to it."""
+
 
 class WriteBack:
-    """Keeps what the last two steps pushed on the training device, and writes it to the host table."""
+    """Keeps what the last steps pushed on the training device, and writes it to the host table."""
 
     def __init__(self, host: HostRows, io: HostIO | None, stream: Stream) -> None:
         self._host, self._io, self.stream = host, io, stream
         self._pending: list[PendingWrite] = []
+        self._spare: RowCache | None = None
+        self._last: PendingWrite | None = None
+        """The last write that is not pending any more."""
         self.written = Event()
         """Completes when the host table holds all that is not pending any more."""
 
@@ -28,33 +34,37 @@ class WriteBack:
         return self._pending[-1] if self._pending else None
 
     @property
-    def older(self) -> PendingWrite | None:
-        """The pending write of the step before that."""
-        return self._pending[0] if len(self._pending) == 2 else None
+    def older(self) -> list[PendingWrite]:
+        """The pending writes of the steps before that, the newest first."""
+        return self._pending[-2::-1]
 
     @property
     def caches(self) -> list[RowCache]:
-        return [pending.cache for pending in self._pending]
+        """Memory of its own."""
+        return [pending.cache for pending in self._pending if not pending.in_place]
+
+    def pending_since(self, write: PendingWrite | None) -> bool:
+        """Whether all that was pushed after ``write`` (None: from the beginning) is pending."""
+        return write is self._last or write in self._pending
+
+    def holds(self, cache: RowCache) -> bool:
+        """Whether rows that were changed in place in ``cache`` are pending."""
+        return any(pending.in_place and pending.cache.slots is cache.slots for pending in self._pending)
 
     def readers(self, cache: RowCache) -> list[Event]:
         """The events of writes that look rows up in ``cache``: it must not be filled before they complete."""
-        found = (p for p in self._pending if p.excluded is not None and p.excluded.slots is cache.slots)
-        return [pending.written for pending in found if pending.written is not None]
+        sent = [(p.written, p.left_out) for p in self._pending if p.written is not None]
+        return [written for written, left_out in sent if any(other.slots is cache.slots for other in left_out)]
 
     def add(self, pushed: Sequence[StepWrite], fetch: Fetch | None) -> None:
-        """Pack what a step pushed into a pending write, and send the one before, which leaves out the rows of ``fetch``
-        if the step pushed all that it read."""
+        """Note what a step pushed as the newest pending write, and send the oldest. ``fetch`` was delivered to it."""
         if not pushed and not self._pending:
             return
-        pieces = {write.piece for write in pushed}
-        all_pushed = fetch is not None and all(k in pieces for k in range(len(fetch.rows)))
-        for before in self._pending:
-            self._send(before, fetch if all_pushed and self._host.kernels_write else None)
-        pending = self._reused(sum(num_rows(write.rows) for write in pushed))
-        for write in pushed:
-            append(pending.cache, write.rows, write.values)
-        pending.rows, pending.packed = [write.rows for write in pushed], record_event(self._host.device)
-        self._pending.append(pending)
+        if len(self._pending) == KEPT:
+            self._forget(self._pending[0])
+        self._pending.append(self._pending_write(pushed, fetch))
+        if len(self._pending) == KEPT:
+            self._send(self._pending[0], self._pending[1:])
 
     def flush(self) -> None:
         """Bring the host table up to date: for the current stream and, where the host writes, for the host."""
@@ -62,52 +72,76 @@ class WriteBack:
             self._send(pending)
             assert pending.written is not None
             pending.written.wait() if self._host.kernels_write else pending.written.synchronize()
+            self.written, self._last = pending.written, pending
         self._pending = []
 
-    def _reused(self, num: int) -> PendingWrite:
-        """An empty pending write for ``num`` rows, in the memory of the oldest if there are two."""
-        cache = None
-        if (oldest := self.older) is not None:
-            assert oldest.written is not None
+    def _forget(self, oldest: PendingWrite) -> None:
+        """The oldest pending write is not pending any more; its memory may be used again on the current stream."""
+        assert oldest.written is not None
+        if not oldest.in_place:
             oldest.written.wait()
-            self.written = oldest.written
-            self._pending.remove(oldest)
-            cache = oldest.cache
+            self._spare = oldest.cache
+        self.written, self._last = oldest.written, oldest
+        self._pending.remove(oldest)
+
+    def _pending_write(self, pushed: Sequence[StepWrite], fetch: Fetch | None) -> PendingWrite:
+        """What a step pushed: where it is, if that is the begin of a fetch that was changed in place, or else packed
+        into memory that lasts."""
+        rows, num = [write.rows for write in pushed], sum(num_rows(write.rows) for write in pushed)
+        begin = [write.piece for write in pushed] == list(range(len(pushed)))
+        in_place = fetch is not None and begin and all(write.in_place for write in pushed)
+        if fetch is not None and in_place:
+            cache = replace(fetch.cache, num=num)
+        else:
+            cache = self._empty(num)
+            for write in pushed:
+                append(cache, write.rows, write.values)
+        pieces = {write.piece for write in pushed}
+        all_pushed = fetch is not None and all(k in pieces for k in range(len(fetch.rows)))
+        packed = record_event(self._host.device)
+        return PendingWrite(cache, rows, packed, in_place, replaces=fetch if all_pushed else None)
+
+    def _empty(self, num: int) -> RowCache:
+        """An empty cache for ``num`` rows, in memory that is free if there is enough."""
+        cache, self._spare = self._spare, None
         if cache is None or cache.capacity < num:
             cache = self._host.cache(num, None if cache is None else cache.slots)
         cache.num = 0
-        return PendingWrite(cache)
+        return cache
 
-    def _send(self, pending: PendingWrite, fetch: Fetch | None = None) -> None:
-        """Start to write to the host table, without the rows of ``fetch``, which are in a newer pending write."""
+    def _send(self, pending: PendingWrite, newer: Sequence[PendingWrite] = ()) -> None:
+        """Start to write to the host table, without rows that ``newer`` writes replace."""
         if pending.written is not None:
             return
-        after = [pending.packed]
+        after, replacing = [pending.packed], [write.replaces for write in newer if write.replaces is not None]
+        pending.left_out = tuple(replace(fetch.cache) for fetch in replacing)
+        after += [fetch.fetched for fetch in replacing]
         if self._io is None:
-            if fetch is not None:
-                pending.excluded = replace(fetch.cache)
-                after.append(fetch.fetched)
             work = partial(self._scatter, pending)
         else:
-            work = partial(self._io.write_back, pending.cache, [numbers_on_host(rows) for rows in pending.rows])
+            numbers = [numbers_on_host(rows) for rows in pending.rows]
+            work = partial(self._io.write_back, pending.cache, numbers, pending.left_out)
         pending.written = self.stream.submit(work, after, pending.rows)
 
     def _scatter(self, pending: PendingWrite) -> None:
         for rows, start, num in laid_out(pending.rows):
-            scatter(pending.cache.values.rows(start, num), rows, self._host.packed, pending.excluded)
+            scatter(pending.cache.values.rows(start, num), rows, self._host.packed, pending.left_out)
 
 
 class Fetcher:
     """Reads the rows of the next step while a step runs.
 
-    Two caches alternate: the step under way reads one while the rows of the next step arrive in the other. They soon
-    reach their final size, so that a recorded step finds its rows at one of two addresses.
+    Caches take turns: the step under way reads one while the rows of the next step arrive in another, many of them from
+    those that the steps before have read. They soon reach their final size, so that a recorded step finds its rows at
+    one of a few addresses.
     """
 
     def __init__(self, host: HostRows, io: HostIO | None, stream: Stream) -> None:
         self._host, self._io, self.stream = host, io, stream
         self.current: Fetch | None = None
         """The fetch of the step under way or, once it is started, of the next one."""
+        self._delivered: list[Fetch] = []
+        """Fetches that were delivered, the newest first."""
         self._spare: list[RowCache] = []
         self._largest = 0
 
@@ -117,20 +151,30 @@ class Fetcher:
         if last is not None and delivered is None and not self._host.kernels_read:
             last.fetched.synchronize()  # nothing waited for it, and its thread reads ``cache.num``, which changes soon
         cache, free = self._free_cache(rows)
+        if writes.holds(cache):  # steps were few in comparison with fetches
+            writes.flush()
         fetch = Fetch(rows, cache, writes.newest)
-        # Behind the last of these events lie the previous use of the cache and the packing of the older pending write.
+        # Behind the last of these events lie the previous use of the cache and the packing of older pending writes.
         launched = delivered or record_event(self._host.device)
         after = [free, writes.written, *map(numbers_ready, rows), *writes.readers(cache), launched]
-        sources = writes.older, None if delivered is None else last
-        work = self._work(fetch, [source for source in sources if source is not None])
+        work = self._work(fetch, self._sources(cache, writes))
         fetch.fetched = self.stream.submit(work, after, rows)
         self.current = fetch
+
+    def _sources(self, filled: RowCache, writes: WriteBack) -> list[PendingWrite | Fetch]:
+        """Where the fetch that fills a cache finds rows on the device: the older pending writes, each with the rest of
+        the fetch that it is a part of, and as many other fetches as there may be."""
+        self._delivered = [f for f in self._delivered if f.cache.slots is not filled.slots][:KEPT]
+        fetches = {id(f.cache.slots): f for f in self._delivered if writes.pending_since(f.newest)}
+        older = [fetches.pop(id(write.cache.slots), write) for write in writes.older]
+        return [*older, *fetches.values()][:MOST_CACHES]
 
     def _work(self, fetch: Fetch, sources: Sequence[PendingWrite | Fetch]) -> Work:
         """What fills the cache of a fetch: the first of ``sources`` that has a row, else the host table. Rows of the
         newest pending write are not read from the host table, since they are laid over on delivery."""
         newest = [] if fetch.newest is None else fetch.newest.rows
-        io, table, cache, caches = self._io, self._host.packed, fetch.cache, tuple(s.cache for s in sources)
+        io, table, cache = self._io, self._host.packed, fetch.cache
+        caches = tuple(replace(source.cache) for source in sources)
         if io is None or self._host.kernels_read:
             skip = next((r for r in newest if isinstance(r, slice)), None)
             return lambda: gather(table, fetch.write_numbers(), cache.filled, caches, cache.slots, skip)
@@ -150,21 +194,22 @@ class Fetcher:
             if fetch.newest is not None:
                 overlay(cache.filled, cache.rows[: cache.num], fetch.newest.cache)
             fetch.delivered = record_event(self._host.device)
+            self._delivered.insert(0, fetch)
 
     def drop(self) -> None:
-        """Forget the current fetch and keep its cache."""
+        """Forget the fetches and keep their caches."""
         if self.current is not None:
             self.current.fetched.wait()
             self._spare.append(self.current.cache)
-            self.current = None
+        self.current, self._delivered = None, []
 
     @property
     def caches(self) -> list[RowCache]:
         return self._spare if self.current is None else [*self._spare, self.current.cache]
 
     def _free_cache(self, rows: tuple[Rows, ...]) -> tuple[RowCache, Event]:
-        """The cache that is not in use, large enough, and the event after which its memory may be written."""
-        cache = self._spare.pop() if self._spare else self._host.cache(0)
+        """The cache that was filled first, large enough, and the event after which its memory may be written."""
+        cache = self._spare.pop(0) if len(self.caches) > KEPT else self._host.cache(0)
         if self.current is not None:
             self._spare.append(self.current.cache)
         num = sum(num_rows(r) for r in rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmc.kernels.packed import Packed, Rows, as_indices, laid_out, num_rows
 from lmc.kernels.pinned import allocate_pages, pin
-from lmc.kernels.row_transfers import RowCache, gather, kernels_read, overlay, scatter
+from lmc.kernels.row_transfers import RowCache, absent, gather, kernels_read, overlay, scatter
 from lmc.stores.base import write_rows
 from lmc.stores.streams import numbers_on_host, record_event
 
@@ -135,12 +135,18 @@ class HostIO:
         for other in reversed(caches):
             overlay(cache.filled, index, other)
 
-    def write_back(self, cache: RowCache, contents: Sequence[Rows]) -> None:
-        """Write a cache into the host table: one member while the next is being copied."""
-        self._write_buffer, staged = self._view(self._write_buffer, cache.num)
+    def write_back(self, cache: RowCache, contents: Sequence[Rows], left_out: tuple[RowCache, ...]) -> None:
+        """Write a cache, which holds the rows ``contents``, into the host table, without rows that are in one of
+        ``left_out``: one member while the next is being copied."""
+        at: Tensor | None = None
+        if left_out and cache.num:
+            index = cache.rows[: cache.num]
+            at = (cache.newest() & absent(index, left_out)).nonzero().squeeze(1)
+            contents = [index[at].cpu()]
+        self._write_buffer, staged = self._view(self._write_buffer, sum(map(num_rows, contents)))
         copied = []
         for mine, target in zip(cache.filled, staged, strict=True):
-            target.copy_(mine, non_blocking=True)
+            target.copy_(mine if at is None else mine.index_select(0, at), non_blocking=True)
             copied.append(record_event(self._device))
         for member, (event, values) in enumerate(zip(copied, staged, strict=True)):
             event.synchronize()

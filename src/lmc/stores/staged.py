@@ -96,7 +96,7 @@ class StagedTable:
 
     @property
     def address(self) -> tuple[int, int] | None:
-        """Where the step under way finds its rows: a pointer and a capacity; one of two in a training loop."""
+        """Where the step under way finds its rows: a pointer and a capacity; one of a few in a training loop."""
         fetch = self._fetcher.current
         if fetch is None or fetch.delivered is None:
             return None
@@ -105,7 +105,7 @@ class StagedTable:
     def delivered(self, *rows: Rows, member: int = 0) -> Tensor | None:
         """All values that were delivered to the step under way, if they are those of ``rows`` and none was pushed yet.
         The step may change them in place if it pushes all that it changes."""
-        fetch = self._fetcher.current
+        fetch = self._fetcher.usable(self._writes)
         pushed = any(member in write.members for write in self.log.writes)
         if not self._in_step or fetch is None or fetch.delivered is None or pushed or len(rows) != len(fetch.rows):
             return None

@@ -35,17 +35,21 @@ class StepWrite:
 
 @dataclass(eq=False)
 class PendingWrite:
-    """What one step pushed: ``rows``, one after the other in ``cache``.
+    """What one step pushed: ``rows``, one after the other in ``cache``, which is ``in_place`` the begin of the cache
+    that the rows were delivered in.
 
     ``packed`` completes when the cache holds the rows; ``written``, once they are sent, when the host table does,
-    except for rows in the cache ``excluded``, which the next step pushed again.
+    except for rows in the caches ``left_out``, which later steps pushed again. ``replaces``: the fetch of the step, if
+    it pushed all rows of it.
     """
 
     cache: RowCache
-    rows: list[Rows] = field(default_factory=list)
-    packed: Event = field(default_factory=Event)
+    rows: list[Rows]
+    packed: Event
+    in_place: bool
+    replaces: Fetch | None
     written: Event | None = None
-    excluded: RowCache | None = None
+    left_out: tuple[RowCache, ...] = ()
 
 
 @dataclass(eq=False)
