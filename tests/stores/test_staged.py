@@ -6,6 +6,8 @@ GPU: simulated streams do their work as early, or as late, as the events allow.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -401,6 +403,16 @@ def test_a_cache_knows_which_values_of_a_row_are_the_newest() -> None:
     assert cache.newest().tolist() == [True, False, True, True]
 
 
+def test_what_is_written_is_forgotten() -> None:
+    made = make("host", WIDTH)
+    change_in_place(made, HALO)
+    first = weakref.ref(made._writes.newest)
+    for _ in range(2 * KEPT):
+        change_in_place(made, HALO)
+    gc.collect()
+    assert first() is None
+
+
 def test_a_fetch_that_is_older_than_the_pending_writes_is_no_source(table: StagedTable) -> None:
     """Steps that push without having fetched anything."""
     want = start()
@@ -509,8 +521,8 @@ def test_a_fetch_and_a_write_wait_for_the_events_of_the_state_table() -> None:
             assert sent is not None
             assert later is not None
             assert later.replaces is not None
-            assert {sent.packed, fetch.fetched, later.replaces.fetched} <= set(writes.after[-1])
-            assert [cache.slots for cache in sent.left_out] == [later.replaces.cache.slots, fetch.cache.slots]
+            assert {sent.packed, fetch.fetched, later.replaces[1]} <= set(writes.after[-1])
+            assert [cache.slots for cache in sent.left_out] == [later.replaces[0].slots, fetch.cache.slots]
             assert made._writes.readers(fetch.cache) == [sent.written]
         if step >= 3:
             assert made._writes.written is pending[0].written

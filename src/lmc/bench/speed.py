@@ -150,8 +150,9 @@ class Stopwatch:
         """Set the lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
         quarter as often.
 
-        A line that transfers rows in the background is timed afterwards, its epochs one after the other: it fetches
-        rows of the next epoch during the present one, and its transfers would slow the epochs of other lines down.
+        A line that transfers rows in the background is timed afterwards, alone: it fetches rows of the next epoch in the
+        present one, its transfers would slow the epochs of other lines down, and how fast files are depends on the
+        memory that is left for them.
         """
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat
         background = [line for line in lines if transfers_rows(line, self.device)]
@@ -160,19 +161,24 @@ class Stopwatch:
             for _ in range(repeat):
                 for line in timed:
                     timed[line].time_epoch()
+            records = {line: self._record(cell, line, each) for line, each in timed.items()}
+            timed.clear()
             for line in background:
-                timed[line] = self._set_up(cell, line)
-                for _ in range(repeat):
-                    timed[line].time_epoch()
+                free(self.device)
+                records[line] = self._timed_alone(cell, line, repeat)
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"expected memory for the {len(lines)} lines of {cell.model} {cell.config} together (got too little): "
                 "time fewer --methods or --tiers at once, or a smaller --scale"
             ) from error
-        records = [self._record(cell, line, timed[line]) for line in lines]
-        timed.clear()
         free(self.device)
-        return records
+        return [records[line] for line in lines]
+
+    def _timed_alone(self, cell: SpeedCell, line: Line, repeat: int) -> SpeedRecord:
+        timed = self._set_up(cell, line)
+        for _ in range(repeat):
+            timed.time_epoch()
+        return self._record(cell, line, timed)
 
     def _set_up(self, cell: SpeedCell, line: Line) -> Timed:
         if line.method == PYG:

@@ -98,8 +98,8 @@ class WriteBack:
                 append(cache, write.rows, write.values)
         pieces = {write.piece for write in pushed}
         all_pushed = fetch is not None and all(k in pieces for k in range(len(fetch.rows)))
-        packed = record_event(self._host.device)
-        return PendingWrite(cache, rows, packed, in_place, replaces=fetch if all_pushed else None)
+        replaces = (replace(fetch.cache), fetch.fetched) if fetch is not None and all_pushed else None
+        return PendingWrite(cache, rows, record_event(self._host.device), in_place, replaces)
 
     def _empty(self, num: int) -> RowCache:
         """An empty cache for ``num`` rows, in memory that is free if there is enough."""
@@ -113,9 +113,9 @@ class WriteBack:
         """Start to write to the host table, without rows that ``newer`` writes replace."""
         if pending.written is not None:
             return
-        after, replacing = [pending.packed], [write.replaces for write in newer if write.replaces is not None]
-        pending.left_out = tuple(replace(fetch.cache) for fetch in replacing)
-        after += [fetch.fetched for fetch in replacing]
+        replaced = [write.replaces for write in newer if write.replaces is not None]
+        pending.left_out = tuple(cache for cache, _ in replaced)
+        after = [pending.packed, *(fetched for _, fetched in replaced)]
         if self._io is None:
             work = partial(self._scatter, pending)
         else:

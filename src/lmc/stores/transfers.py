@@ -39,15 +39,15 @@ class PendingWrite:
     that the rows were delivered in.
 
     ``packed`` completes when the cache holds the rows; ``written``, once they are sent, when the host table does,
-    except for rows in the caches ``left_out``, which later steps pushed again. ``replaces``: the fetch of the step, if
-    it pushed all rows of it.
+    except for rows in the caches ``left_out``, which later steps pushed again. ``replaces``: the cache of the rows that
+    were delivered to the step, if it pushed all of them, and the event after which they can be looked up there.
     """
 
     cache: RowCache
     rows: list[Rows]
     packed: Event
     in_place: bool
-    replaces: Fetch | None
+    replaces: tuple[RowCache, Event] | None
     written: Event | None = None
     left_out: tuple[RowCache, ...] = ()
 
