@@ -150,8 +150,8 @@ class Stopwatch:
         """Set the lines up, then time one epoch of each, ``repeat`` times. Fixed points take long: they are timed a
         quarter as often.
 
-        A line that transfers rows in the background is timed afterwards, alone: it fetches rows of the next epoch in the
-        present one, its transfers would slow the epochs of other lines down, and how fast files are depends on the
+        A line that transfers rows in the background is timed afterwards, alone: it fetches rows of the next epoch in
+        the present one, its transfers would slow the epochs of others down, and the speed of its files depends on the
         memory that is left for them.
         """
         repeat = max(1, self.setup.repeat // 4) if cell.model == "recgcn" else self.setup.repeat

@@ -2,7 +2,8 @@
 
 Recording a step takes the host several milliseconds; in a short training, all recordings take longer than all steps.
 Batches without a halo have nearly the same size. There is one copy of fixed size (:mod:`lmc.graph.padded`), to which a
-batch is copied before its step. With a halo, sizes differ too much, and every batch has a recording of its own.
+batch is copied before its step. With a halo there is more padding, which is computed in every step, so that recordings
+soon pay: every batch has one of its own.
 """
 
 from __future__ import annotations
