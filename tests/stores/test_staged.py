@@ -365,6 +365,33 @@ def test_more_fetches_than_steps_leave_pending_writes_alone(table: StagedTable) 
     assert torch.equal(table.data(), want)
 
 
+def test_more_fetches_than_steps_leave_alone_what_older_writes_leave_out(table: StagedTable) -> None:
+    """Older writes look up in the caches of newer fetches which rows they leave out."""
+    want, (a, b, c) = start(), (slice(0, 3), slice(3, 6), slice(6, 9))
+    for step, (rows, fetches) in enumerate([(a, []), (b, []), (c, [c, c, c, a]), (b, []), (c, [])]):
+        new = some(table, 3, seed=step)
+        for other in fetches:
+            table.prefetch(other)
+        table.prefetch(rows)
+        table.begin(fixed=False)
+        table.push(rows, new)
+        table.end()
+        want[rows] = new.cpu()
+    assert torch.equal(table.data(), want)
+
+
+def test_a_step_may_fetch_and_push_nothing(table: StagedTable) -> None:
+    want, empty = start(), torch.empty(0, dtype=torch.int64, device=table.host.device)
+    for step, rows in enumerate((CORE, empty, CORE, empty, CORE)):
+        new = some(table, want[rows].shape[0], seed=step)
+        table.prefetch(rows)
+        table.begin(fixed=False)
+        table.push(rows, new)
+        table.end()
+        want[rows] = new.cpu()
+    assert torch.equal(table.data(), want)
+
+
 def test_a_fetch_waits_for_what_had_to_be_written_before_it() -> None:
     made = make("host", WIDTH)
     for _ in range(3):
@@ -513,6 +540,7 @@ def test_a_fetch_and_a_write_wait_for_the_events_of_the_state_table() -> None:
         assert numbers_ready(rows) in reads.after[-1]
         if previous is not None:
             assert previous.delivered in reads.after[-1]
+        assert all(write.packed in reads.after[-1] for write in pending[:-1])
         made.begin(fixed=False)
         made.add(rows, torch.ones(3, WIDTH, dtype=torch.float64))
         made.end()
@@ -523,7 +551,6 @@ def test_a_fetch_and_a_write_wait_for_the_events_of_the_state_table() -> None:
             assert later.replaces is not None
             assert {sent.packed, fetch.fetched, later.replaces[1]} <= set(writes.after[-1])
             assert [cache.slots for cache in sent.left_out] == [later.replaces[0].slots, fetch.cache.slots]
-            assert made._writes.readers(fetch.cache) == [sent.written]
         if step >= 3:
             assert made._writes.written is pending[0].written
 

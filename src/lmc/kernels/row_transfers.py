@@ -23,6 +23,8 @@ WRITERS = 12
 """Programs that write host memory: requests to read wait on the bus behind what more of them would write."""
 MOST_CACHES = 4
 """Caches in which a gather looks for a row at most."""
+MOST_LEFT_OUT = 2
+"""Caches whose rows a scatter leaves out at most."""
 ROWS = 32
 """Rows that such a program processes at a time."""
 DEVICE_ROWS = 8
@@ -80,7 +82,8 @@ def absent(rows: Tensor, caches: tuple[RowCache, ...]) -> Tensor:
     """For every row whether it is in none of the caches."""
     found = torch.zeros_like(rows, dtype=torch.bool)
     for cache in caches:
-        found |= cache.find(rows)[1]
+        if cache.num:
+            found |= cache.find(rows)[1]
     return ~found
 
 
@@ -283,7 +286,7 @@ def append(cache: RowCache, rows: Rows, values: Packed) -> None:
 
 
 def scatter(values: Packed, rows: Rows, table: Packed, left_out: tuple[RowCache, ...] = ()) -> None:
-    """The table's rows <- values, except for rows that are in one of at most two caches ``left_out``.
+    """The table's rows <- values, except for rows that are in one of at most MOST_LEFT_OUT caches.
 
     A contiguous range without exceptions is one copy per member, which occupies no multiprocessor.
     """
@@ -298,7 +301,8 @@ def scatter(values: Packed, rows: Rows, table: Packed, left_out: tuple[RowCache,
             mine.index_copy_(0, index[written], others[written])
     elif index.numel():
         unread = [index, index, 0]
-        caches = [[cache.rows, cache.slots, cache.num] for cache in left_out] + [unread] * (2 - len(left_out))
+        caches = [[cache.rows, cache.slots, cache.num] for cache in left_out]
+        caches += [unread] * (MOST_LEFT_OUT - len(caches))
         to = (index, table.flat, table.capacity)
         args = (*_packed_args(values), *to, *caches[0], *caches[1], index.numel(), values.offsets, len(values))
         _scatter[(WRITERS,)](*args, CACHES=len(left_out), **_sizes(values))

@@ -17,8 +17,8 @@ A method and the engine use a :class:`Table` (pull, push, add, data). Around eve
                     pending write of step k laid over it   earlier pull
     pushed          log of step k + 1                      push or add in step k + 1         training stream
     newest write    cache of the pending write of step k   end of step k                     PendingWrite.packed
-    older writes    caches of the pending writes of        end of steps k and k + 1; the     PendingWrite.packed
-                    steps k - 1 and k - 2                  oldest is sent now
+    older writes    caches of the pending writes of        end of step k; that of step       PendingWrite.packed
+                    steps k - 1 and k - 2                  k - 2 is sent now
     on the host     host table, once more                  end of step k + 1                 PendingWrite.written
 
 The rows of three steps (``KEPT``) stay on the device. What a step changed in place, from the first delivered row on, is
@@ -38,17 +38,18 @@ writing do not wait for each other. A fetch is a source only as long as all that
 
 **What waits for what.**
 
-- Fetch k + 1 starts after ``WriteBack.written`` (rule 4: the cache that it fills may hold the write of step k - 3),
-  after ``Fetch.delivered`` of fetch k (rules 2 and 3, and step k - 1 no longer reads its cache), and after its row
-  numbers are computed.
+- Fetch k + 1 starts after ``WriteBack.written`` (rule 4, and the cache that it fills may hold the write of step k - 3),
+  after ``PendingWrite.packed`` of the older pending writes (rule 2), after ``Fetch.delivered`` of fetch k (rule 3), and
+  after its row numbers are computed.
 - If step k pushes every row of fetch k, the older writes leave these rows out: they look them up in the cache of fetch
-  k, and the fetch that fills this cache next waits for their ``PendingWrite.written``.
+  k, which is not filled again before they are written.
 - The memory of the write of step k - 3, unless it was in place, is used again for step k, after its
   ``PendingWrite.written``.
 - A read or a write that a fetch or a log does not cover settles the table first: everything pending is written to the
   host table and the fetches are dropped. A step that had to settle cannot be recorded as a CUDA graph.
 - A fetch serves pulls until a step that pushed rows has ended; then it is only a source (rule 3).
-- Where fetches are more than steps, one could fill the cache of a pending write: everything pending is written first.
+- Where fetches are more than steps, one could fill a cache that a pending write uses: everything pending is written
+  first.
 
 The kernels read and write page-locked host memory themselves (:mod:`lmc.kernels.row_transfers`). Pages of a file can be
 locked for reading at most; where the kernels cannot reach, two threads copy rows (:mod:`lmc.stores.host`). Where the

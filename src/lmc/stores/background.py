@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from lmc.kernels.packed import Rows, laid_out, num_rows
-from lmc.kernels.row_transfers import MOST_CACHES, RowCache, append, gather, overlay, scatter
+from lmc.kernels.row_transfers import MOST_CACHES, MOST_LEFT_OUT, RowCache, append, gather, overlay, scatter
 from lmc.stores.host import HostIO, HostRows
 from lmc.stores.streams import Event, Stream, Work, numbers_on_host, numbers_ready, record_event
 from lmc.stores.transfers import Fetch, PendingWrite, StepWrite
 
 KEPT = 3
 """Steps whose rows stay on the training device: the more, the fewer rows are read from the host and written to it."""
+assert min(MOST_CACHES, MOST_LEFT_OUT) >= KEPT - 1, "the kernels have to look through all older pending writes"
 
 
 class WriteBack:
@@ -40,21 +41,18 @@ class WriteBack:
 
     @property
     def caches(self) -> list[RowCache]:
-        """Memory of its own."""
-        return [pending.cache for pending in self._pending if not pending.in_place]
+        """The caches of pending writes that are not in place, and a free one."""
+        free = [] if self._spare is None else [self._spare]
+        return [pending.cache for pending in self._pending if not pending.in_place] + free
 
     def pending_since(self, write: PendingWrite | None) -> bool:
         """Whether all that was pushed after ``write`` (None: from the beginning) is pending."""
         return write is self._last or write in self._pending
 
     def holds(self, cache: RowCache) -> bool:
-        """Whether rows that were changed in place in ``cache`` are pending."""
-        return any(pending.in_place and pending.cache.slots is cache.slots for pending in self._pending)
-
-    def readers(self, cache: RowCache) -> list[Event]:
-        """The events of writes that look rows up in ``cache``: it must not be filled before they complete."""
-        sent = [(p.written, p.left_out) for p in self._pending if p.written is not None]
-        return [written for written, left_out in sent if any(other.slots is cache.slots for other in left_out)]
+        """Whether rows are pending in ``cache``, or older writes look up in it which rows a pending one replaces."""
+        used = [each for p in self._pending for each in (p.cache, p.replaces[0] if p.replaces else p.cache)]
+        return any(each.slots is cache.slots for each in used)
 
     def add(self, pushed: Sequence[StepWrite], fetch: Fetch | None) -> None:
         """Note what a step pushed as the newest pending write, and send the oldest. ``fetch`` was delivered to it."""
@@ -68,12 +66,11 @@ class WriteBack:
 
     def flush(self) -> None:
         """Bring the host table up to date: for the current stream and, where the host writes, for the host."""
-        for pending in self._pending:
+        for pending in list(self._pending):
             self._send(pending)
             assert pending.written is not None
             pending.written.wait() if self._host.kernels_write else pending.written.synchronize()
-            self.written, self._last = pending.written, pending
-        self._pending = []
+            self._forget(pending)
 
     def _forget(self, oldest: PendingWrite) -> None:
         """The oldest pending write is not pending any more; its memory may be used again on the current stream."""
@@ -119,7 +116,7 @@ class WriteBack:
         if self._io is None:
             work = partial(self._scatter, pending)
         else:
-            numbers = [numbers_on_host(rows) for rows in pending.rows]
+            numbers = [] if pending.left_out else [numbers_on_host(rows) for rows in pending.rows]
             work = partial(self._io.write_back, pending.cache, numbers, pending.left_out)
         pending.written = self.stream.submit(work, after, pending.rows)
 
@@ -152,11 +149,14 @@ class Fetcher:
             last.fetched.synchronize()  # nothing waited for it, and its thread reads ``cache.num``, which changes soon
         cache, free = self._free_cache(rows)
         if writes.holds(cache):  # steps were few in comparison with fetches
+            if last is not None:
+                last.fetched.wait()  # it may still read memory that is free afterwards
             writes.flush()
         fetch = Fetch(rows, cache, writes.newest)
-        # Behind the last of these events lie the previous use of the cache and the packing of older pending writes.
+        # Behind the last of these events lies the previous use of the cache.
         launched = delivered or record_event(self._host.device)
-        after = [free, writes.written, *map(numbers_ready, rows), *writes.readers(cache), launched]
+        packed = [write.packed for write in writes.older]
+        after = [free, writes.written, *map(numbers_ready, rows), *packed, launched]
         work = self._work(fetch, self._sources(cache, writes))
         fetch.fetched = self.stream.submit(work, after, rows)
         self.current = fetch
