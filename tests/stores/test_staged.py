@@ -54,6 +54,26 @@ def pulled(table: StagedTable, rows: Rows) -> Tensor:
     return table.pull(rows).cpu()
 
 
+def push_in_a_step(table: StagedTable, rows: Rows, new: Tensor, reads: Rows | None = None) -> None:
+    """A step that reads some rows, by default those that it pushes."""
+    table.prefetch(rows if reads is None else reads)
+    table.begin(fixed=False)
+    table.push(rows, new)
+    table.end()
+
+
+def change_in_place(table: StagedTable, rows: Tensor, fixed: bool = False) -> object:
+    """A step that adds one to some rows, in place; the address at which it found them."""
+    table.prefetch(rows)
+    table.begin(fixed=fixed)
+    found, address = table.delivered(rows), table.address
+    assert found is not None
+    found += 1
+    table.push(rows, found)
+    table.end()
+    return address
+
+
 HALO = torch.tensor([1, 4, 5, 9])
 CORE = slice(4, 8)
 OTHERS = torch.tensor([9, 1])
@@ -268,14 +288,7 @@ def test_a_step_finds_its_rows_at_one_of_four_addresses(table: StagedTable) -> N
 def test_the_addresses_stay_the_same_when_the_whole_table_is_read(table: StagedTable) -> None:
     addresses = set()
     for step in range(8):
-        table.prefetch(HALO)
-        table.begin(fixed=True)
-        found = table.delivered(HALO)
-        assert found is not None
-        found += 1
-        table.push(HALO, found)
-        addresses.add(table.address)
-        table.end()
+        addresses.add(change_in_place(table, HALO, fixed=True))
         if step % 2:
             table.data()
     assert len(addresses) == 4
@@ -290,10 +303,7 @@ def test_rows_that_are_on_the_device_are_not_read_from_the_host(kind: str) -> No
     want = start()
     for step, read in enumerate((torch.tensor([2]), HALO, torch.tensor([3, 4]))):
         new, rows = some(made, 2, seed=step), slice(6 + 2 * step, 8 + 2 * step)
-        made.prefetch(read)
-        made.begin(fixed=False)
-        made.push(rows, new)
-        made.end()
+        push_in_a_step(made, rows, new, reads=read)
         want[rows] = new
     made.host.packed[0][1:] = torch.nan  # only row 0 has to be read
     made.host.packed[0][10:] = -7
@@ -303,17 +313,6 @@ def test_rows_that_are_on_the_device_are_not_read_from_the_host(kind: str) -> No
     assert not made._fetcher.current.cache.filled[0][9:].eq(-7).any()
     made.begin(fixed=False)
     assert torch.equal(made.pull(rows), want[rows])
-
-
-def change_in_place(table: StagedTable, rows: Tensor) -> None:
-    """A step that adds one to some rows, in place."""
-    table.prefetch(rows)
-    table.begin(fixed=False)
-    found = table.delivered(rows)
-    assert found is not None
-    found += 1
-    table.push(rows, found)
-    table.end()
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -372,10 +371,7 @@ def test_more_fetches_than_steps_leave_alone_what_older_writes_leave_out(table: 
         new = some(table, 3, seed=step)
         for other in fetches:
             table.prefetch(other)
-        table.prefetch(rows)
-        table.begin(fixed=False)
-        table.push(rows, new)
-        table.end()
+        push_in_a_step(table, rows, new)
         want[rows] = new.cpu()
     assert torch.equal(table.data(), want)
 
@@ -384,10 +380,7 @@ def test_a_step_may_fetch_and_push_nothing(table: StagedTable) -> None:
     want, empty = start(), torch.empty(0, dtype=torch.int64, device=table.host.device)
     for step, rows in enumerate((CORE, empty, CORE, empty, CORE)):
         new = some(table, want[rows].shape[0], seed=step)
-        table.prefetch(rows)
-        table.begin(fixed=False)
-        table.push(rows, new)
-        table.end()
+        push_in_a_step(table, rows, new)
         want[rows] = new.cpu()
     assert torch.equal(table.data(), want)
 
@@ -415,10 +408,7 @@ def test_a_cache_that_is_being_filled_is_no_source() -> None:
 
 
 def test_a_step_that_fetched_nothing_is_delivered_nothing(table: StagedTable) -> None:
-    table.prefetch(HALO)
-    table.begin(fixed=False)
-    table.push(CORE, some(table, 4, seed=1))
-    table.end()
+    push_in_a_step(table, CORE, some(table, 4, seed=1), reads=HALO)
     table.begin(fixed=False)
     assert table.delivered(HALO) is None
 
@@ -459,10 +449,7 @@ def test_a_fetch_that_is_older_than_the_pending_writes_is_no_source(table: Stage
 
 def test_a_pull_after_the_end_of_a_step_sees_what_the_step_pushed(table: StagedTable) -> None:
     want, new = start(), some(table, 4, seed=1)
-    table.prefetch(HALO)
-    table.begin(fixed=False)
-    table.push(CORE, new)
-    table.end()
+    push_in_a_step(table, CORE, new, reads=HALO)
     want[CORE] = new.cpu()
     assert not table.in_flight
     assert torch.equal(pulled(table, HALO), want[HALO])

@@ -51,8 +51,9 @@ class WriteBack:
 
     def holds(self, cache: RowCache) -> bool:
         """Whether rows are pending in ``cache``, or older writes look up in it which rows a pending one replaces."""
-        used = [each for p in self._pending for each in (p.cache, p.replaces[0] if p.replaces else p.cache)]
-        return any(each.slots is cache.slots for each in used)
+        written = [pending.cache for pending in self._pending]
+        replaced = [pending.replaces[0] for pending in self._pending if pending.replaces is not None]
+        return any(used.slots is cache.slots for used in written + replaced)
 
     def add(self, pushed: Sequence[StepWrite], fetch: Fetch | None) -> None:
         """Note what a step pushed as the newest pending write, and send the oldest. ``fetch`` was delivered to it."""

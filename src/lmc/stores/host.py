@@ -136,8 +136,9 @@ class HostIO:
             overlay(cache.filled, index, other)
 
     def write_back(self, cache: RowCache, contents: Sequence[Rows], left_out: tuple[RowCache, ...]) -> None:
-        """Write a cache, which holds the rows ``contents``, into the host table, without rows that are in one of
-        ``left_out``: one member while the next is being copied."""
+        """Write a cache into the host table, without rows that are in one of ``left_out``: one member while the next is
+        being copied. ``contents`` are the numbers of its rows, on the host; where rows are left out, those in the cache
+        are read instead."""
         at: Tensor | None = None
         if left_out and cache.num:
             index = cache.rows[: cache.num]
