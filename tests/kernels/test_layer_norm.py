@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from lmc.kernels.layer_norm import layer_norm_relu_dropout
 from lmc.models import Pass
 from lmc.models.activation import Activation, drop, every
+from lmc.models.rows import weigh_adjoints
 
 pytestmark = pytest.mark.gpu
 
@@ -74,3 +75,23 @@ def test_adjoints_of_some_rows_are_those_of_a_slice(n: int, d: int, stride: int,
         found.append(torch.autograd.grad(loss, [s, *activation.parameters()]))
     for got, want in zip(*found, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize(("n", "core", "d"), [(1, 1, 1), (7, 5, 6), (900, 300, 40), (901, 301, 256)])
+def test_the_kernel_weighs_adjoints_as_autograd_does(n: int, core: int, d: int, others: bool) -> None:
+    """Also where other operations read the same rows, whose adjoints the kernel does not see."""
+    activation = Activation(d, "layer", 0.5).cuda().double()
+    chance = torch.Generator("cuda").manual_seed(1)
+    s = torch.randn(n, d, generator=chance, device="cuda", dtype=torch.float64).requires_grad_()
+    tau, weights = torch.rand(n, 1, generator=chance, device="cuda"), torch.randn(2, n, d, device="cuda").double()
+    found = []
+    for unseen in (False, True):
+        p, rows = Pass(num_core=core, generator=torch.Generator("cuda").manual_seed(2)), weigh_adjoints(s, lambda: tau)
+        rows = rows.as_subclass(torch.Tensor) if unseen else rows  # the kernel is not told of the weights
+        loss = (drop(activation(rows, p), 0.5, p, True) * weights[0]).sum()
+        loss = loss + (rows * weights[1]).sum() if others else loss
+        found.append(torch.autograd.grad(loss, [s, *activation.parameters()]))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(found[0][0], torch.zeros_like(s)) or n == 1

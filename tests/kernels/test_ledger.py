@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers import parts_of, random_graph
+from helpers import chance, parts_of, random_graph
 from lmc.kernels.dropout import dropout
 from lmc.methods import CMC
-from lmc.methods.cmc import Ledger
+from lmc.methods.cmc import Ledger, trust_of_rows
 from lmc.models import GCN
 from lmc.stores import Placement
 
@@ -30,7 +30,7 @@ def take_path(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
 
 @pytest.mark.parametrize("adjoints", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize(("width", "norm"), [(5, None), (32, None), (5, "batch")])
+@pytest.mark.parametrize(("width", "norm"), [(5, None), (32, None), (5, "batch"), (5, "layer")])
 def test_kernels_do_what_plain_torch_does(
     width: int, norm: str | None, dropout: float, adjoints: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +50,14 @@ def test_kernels_do_what_plain_torch_does(
         tables.append([t.data() for t in run.named_tables().values()])
     for ours, theirs in zip(grads[0] + tables[0], grads[1] + tables[1], strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+@pytest.mark.parametrize(("core", "halo"), [(3, 0), (0, 3), (1000, 3000)])
+def test_trust_of_rows(core: int, halo: int, batches: int) -> None:
+    R2, part = torch.rand(batches, generator=chance(0)) / 9 + 0.85, torch.rand(halo, 1, generator=chance(1))
+    on_gpu = trust_of_rows(R2.cuda(), batches - 1, part.cuda(), core)
+    torch.testing.assert_close(on_gpu.cpu(), trust_of_rows(R2, batches - 1, part, core), rtol=1e-5, atol=1e-5)
 
 
 LIMITS = {"T": 2.0, "M": 2.0, "V": 6.0, "U": 6.0, "gradient": 6.0}

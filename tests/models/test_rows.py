@@ -14,7 +14,7 @@ from lmc.graph import CSR, Aggregation, Precomputed
 from lmc.graph.csr import with_empty_rows
 from lmc.models import Pass
 from lmc.models.activation import LayerNorm
-from lmc.models.rows import Linear
+from lmc.models.rows import Linear, weigh_adjoints
 
 N, CORE = 8, 5
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
@@ -176,3 +176,11 @@ def test_linear_starts_as_glorot_with_zero_bias() -> None:
     # a uniform distribution on [-bound, bound] has standard deviation bound / sqrt(3)
     assert float(lin.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.02)
     assert not lin.bias.any()
+
+
+def test_weights_multiply_the_adjoints_of_every_reader_once() -> None:
+    x, tau, v = rows().requires_grad_(), rows(N, 1, seed=1), rows(seed=2)
+    weighed = weigh_adjoints(x, lambda: tau)
+    assert torch.equal(weighed, x)
+    (got,) = torch.autograd.grad((weighed * v).sum() + (weighed * weighed).sum(), x)
+    torch.testing.assert_close(got, tau * (v + 2 * x), **TOLERANCE)

@@ -377,7 +377,7 @@ def test_more_fetches_than_steps_leave_alone_what_older_writes_leave_out(table: 
 
 
 def test_a_step_may_fetch_and_push_nothing(table: StagedTable) -> None:
-    want, empty = start(), torch.empty(0, dtype=torch.int64, device=table.host.device)
+    want, empty = start(), torch.empty(0, dtype=torch.int64)
     for step, rows in enumerate((CORE, empty, CORE, empty, CORE)):
         new = some(table, want[rows].shape[0], seed=step)
         push_in_a_step(table, rows, new)

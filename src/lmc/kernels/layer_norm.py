@@ -101,8 +101,8 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["n", "c", "stride"])
     def _backward(  # type: ignore[no-untyped-def]
-        s_ptr, w_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, sums_ptr, rows_ptr, n, c, d, eps, scale, stride,
-        T: tl.constexpr, H: tl.constexpr, SOME: tl.constexpr,
+        s_ptr, w_ptr, gt_ptr, t_ptr, gh_ptr, h_ptr, ds_ptr, sums_ptr, rows_ptr, tau_ptr, n, c, d, eps, scale, stride,
+        T: tl.constexpr, H: tl.constexpr, SOME: tl.constexpr, WEIGHTED: tl.constexpr,
         ROWS: tl.constexpr, QUARTER: tl.constexpr, TYPE: tl.constexpr,
     ):  # fmt: skip
         k = tl.arange(0, QUARTER)
@@ -135,6 +135,8 @@ if triton is not None:
             g3 *= _parameter(w_ptr, k, d, 3, QUARTER, TYPE)
             mean = (_sum(g0, g1, g2, g3) / d)[:, None]
             along = (_sum(g0 * x0, g1 * x1, g2 * x2, g3 * x3) / d)[:, None]
+            if WEIGHTED:
+                r *= tl.load(tau_ptr + row, mask=row < n, other=0.0).to(TYPE)[:, None]
             tl.store(ds_ptr + a0, r * (g0 - mean - x0 * along), mask=m0)
             tl.store(ds_ptr + a1, r * (g1 - mean - x1 * along), mask=m1)
             tl.store(ds_ptr + a2, r * (g2 - mean - x2 * along), mask=m2)
@@ -160,20 +162,21 @@ class Adjoints:
 
 def layer_norm_relu_dropout(
     s: Tensor, weight: Tensor, bias: Tensor, eps: float, num_core: int, p: float, generator: torch.Generator | None,
-    adjoints: Adjoints | None = None,
+    adjoints: Adjoints | None = None, tau: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """h = relu(weight (s - mean) / deviation + bias), row by row, and h after dropout; None where p = 0.
 
-    The gradients of ``weight`` and ``bias`` are sums over the first ``num_core`` rows.
+    The gradients of ``weight`` and ``bias`` are sums over the first ``num_core`` rows. The adjoints of the rows of s
+    are multiplied by ``tau``, [n, 1], where it is given.
     """
-    return _NormReluDropout.apply(s, weight, bias, eps, num_core, p, generator, adjoints or Adjoints())
+    return _NormReluDropout.apply(s, weight, bias, eps, num_core, p, generator, adjoints or Adjoints(), tau)
 
 
 class _NormReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, s: Tensor, weight: Tensor, bias: Tensor, eps: float, num_core: int, p: float,
-        generator: torch.Generator | None, adjoints: Adjoints,
+        generator: torch.Generator | None, adjoints: Adjoints, tau: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         s = s.contiguous()
         (n, d), scale = s.shape, 1 / (1 - p)
@@ -186,14 +189,14 @@ class _NormReluDropout(torch.autograd.Function):
             _forward[(triton.cdiv(n, ROWS),)](
                 s, weight, bias, h, h if t is None else t, seed, n, d, eps, p, scale, DROP=p > 0, ROWS=ROWS, **_sizes(s)
             )
-        ctx.save_for_backward(s, weight, h, t)
+        ctx.save_for_backward(s, weight, h, t, tau)
         ctx.eps, ctx.num_core, ctx.scale, ctx.adjoints = eps, num_core, scale, adjoints
         ctx.set_materialize_grads(False)
         return h, t
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        s, weight, h, t = ctx.saved_tensors
+        s, weight, h, t, tau = ctx.saved_tensors
         (n, d), ds = s.shape, torch.empty_like(s)
         given, which = adjoint_arguments(h, t, *grads)
         programs = max(1, min(MAX_PROGRAMS, triton.cdiv(n, BACKWARD_ROWS)))
@@ -201,12 +204,12 @@ class _NormReluDropout(torch.autograd.Function):
         sizes, some = _sizes(s), ctx.adjoints
         rows, some.rows = some.rows, None
         _backward[(programs,)](
-            s, weight, *given, ds, sums, h if rows is None else rows, n, ctx.num_core, d, ctx.eps, ctx.scale,
-            some.stride, **which, **sizes, SOME=rows is not None, ROWS=BACKWARD_ROWS,
-            num_warps=max(1, sizes["QUARTER"] // 64),
+            s, weight, *given, ds, sums, h if rows is None else rows, h if tau is None else tau, n, ctx.num_core, d,
+            ctx.eps, ctx.scale, some.stride, **which, **sizes, SOME=rows is not None, WEIGHTED=tau is not None,
+            ROWS=BACKWARD_ROWS, num_warps=max(1, sizes["QUARTER"] // 64),
         )  # fmt: skip
         dweight, dbias = sums.sum(0)
-        return ds, dweight, dbias, None, None, None, None, None
+        return ds, dweight, dbias, None, None, None, None, None, None
 
 
 def _sizes(s: Tensor) -> dict[str, Any]:

@@ -16,10 +16,12 @@ from lmc.kernels.availability import tl, triton
 
 ROWS = 4
 """Rows a program serves."""
-CHUNK = 64
+CHUNK = 32
 """Rows of a sample whose sums one program makes: few programs, since one alone adds up what they made."""
 TILE = 16
-"""Rows added up at a time."""
+"""Rows, or sums of programs, that are loaded at a time."""
+BLOCK = 1024
+"""Rows whose trust a program computes."""
 
 if triton is not None:
     # Sizes that differ from batch to batch are not compiled in (do_not_specialize).
@@ -71,38 +73,39 @@ if triton is not None:
         end = tl.where(halo == 1, n, c)
         k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
         accumulate_dtype = out_ptr.dtype.element_ty
-        zero = tl.load(out_ptr + k, mask=k < 0, other=0.0)
+        zero = tl.zeros((TILE, WIDTH), dtype=accumulate_dtype)
         ff, fT, TT = zero, zero, zero
-        for first in range(0, CHUNK, TILE):
+        for first in tl.static_range(0, CHUNK, TILE):  # unrolled, so that no load waits for the sums before it
             i = halo * c + (tl.program_id(0) * CHUNK + first + g).to(tl.int64) * step
             inside = (i < end)[:, None] & (k < d)[None, :]
             node = tl.load(ext_ptr + i, mask=i < end, other=0)
             inside = inside & (node < nodes)[:, None]  # rows of padding are not measured
             f = tl.load(clean_ptr + i[:, None] * d + k[None, :], mask=inside, other=0.0).to(accumulate_dtype)
             T = tl.load(T_ptr + node[:, None] * d + k[None, :], mask=inside, other=0.0).to(accumulate_dtype)
-            ff += tl.sum(f * f, 0)
-            fT += tl.sum(f * T, 0)
-            TT += tl.sum(T * T, 0)
+            ff += f * f
+            fT += f * T
+            TT += T * T
         out = out_ptr + (tl.program_id(0) * 2 + halo) * 3 * d + k
-        tl.store(out, ff, mask=k < d)
-        tl.store(out + d, fT, mask=k < d)
-        tl.store(out + 2 * d, TT, mask=k < d)
+        tl.store(out, tl.sum(ff, 0), mask=k < d)
+        tl.store(out + d, tl.sum(fT, 0), mask=k < d)
+        tl.store(out + 2 * d, tl.sum(TT, 0), mask=k < d)
 
     @triton.jit(do_not_specialize=["programs"])
     def _conclude(  # type: ignore[no-untyped-def]
         sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr
     ):
-        k, g = tl.arange(0, WIDTH), tl.arange(0, TILE)
-        zero = tl.load(sums_ptr + k, mask=k < 0, other=0.0)
+        k = tl.arange(0, WIDTH)
+        zero = tl.zeros((WIDTH,), dtype=sums_ptr.dtype.element_ty)
         ff, fT, TT, fT_halo, TT_halo = zero, zero, zero, zero, zero
         for first in range(0, programs, TILE):
-            core = sums_ptr + (first + g)[:, None] * 6 * d + k[None, :]
-            inside = (first + g < programs)[:, None] & (k < d)[None, :]
-            ff += tl.sum(tl.load(core, mask=inside, other=0.0), 0)
-            fT += tl.sum(tl.load(core + d, mask=inside, other=0.0), 0)
-            TT += tl.sum(tl.load(core + 2 * d, mask=inside, other=0.0), 0)
-            fT_halo += tl.sum(tl.load(core + 4 * d, mask=inside, other=0.0), 0)
-            TT_halo += tl.sum(tl.load(core + 5 * d, mask=inside, other=0.0), 0)
+            for g in tl.static_range(TILE):  # a column is added up by one thread, which waits for no other
+                core = sums_ptr + (first + g) * 6 * d + k
+                inside = (first + g < programs) & (k < d)
+                ff += tl.load(core, mask=inside, other=0.0)
+                fT += tl.load(core + d, mask=inside, other=0.0)
+                TT += tl.load(core + 2 * d, mask=inside, other=0.0)
+                fT_halo += tl.load(core + 4 * d, mask=inside, other=0.0)
+                TT_halo += tl.load(core + 5 * d, mask=inside, other=0.0)
         a = tl.where(TT_halo > 0, fT_halo / tl.where(TT_halo > 0, TT_halo, 1.0), 1.0)
         a = tl.minimum(tl.maximum(a, 0.0), 2.0) if DRIFTS else 0.0 * a + 1.0
         tl.store(a_ptr + k, a, mask=k < d)
@@ -111,19 +114,15 @@ if triton is not None:
         tl.store(R2_ptr, tl.minimum(tl.maximum(R2, 0.0), 1.0))
 
     @triton.jit(do_not_specialize=["slot", "batches", "n", "c"])
-    def _scale(  # type: ignore[no-untyped-def]
-        v_ptr, part_ptr, R2_ptr, out_ptr, slot, batches, n, c, d,
-        ROWS: tl.constexpr, WIDTH: tl.constexpr, BATCHES: tl.constexpr,
-    ):  # fmt: skip
-        i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-        k, b = tl.arange(0, WIDTH), tl.arange(0, BATCHES)
+    def _tau(  # type: ignore[no-untyped-def]
+        part_ptr, R2_ptr, tau_ptr, slot, batches, n, c, BLOCK: tl.constexpr, BATCHES: tl.constexpr
+    ):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        b = tl.arange(0, BATCHES)
         mean = tl.sum(tl.load(R2_ptr + b, mask=b < batches, other=0.0)) / batches
         missed = 1 - tl.minimum(tl.load(R2_ptr + slot), mean)
         part = tl.load(part_ptr + i - c, mask=(i >= c) & (i < n), other=0.0)
-        tau = tl.minimum(tl.maximum(3 - 20 * part * missed, 0.0), 1.0)
-        at, inside = i[:, None] * d + k[None, :], (i < n)[:, None] & (k < d)[None, :]
-        v = tl.load(v_ptr + at, mask=inside).to(R2_ptr.dtype.element_ty)
-        tl.store(out_ptr + at, v * tau[:, None], mask=inside)
+        tl.store(tau_ptr + i, tl.minimum(tl.maximum(3 - 20 * part * missed, 0.0), 1.0), mask=i < n)
 
 
 def read(
@@ -167,14 +166,12 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     return a, R2
 
 
-def scale_halo(v: Tensor, part: Tensor, R2: Tensor, slot: int, num_core: int) -> Tensor:
-    """v with its halo rows times their trust (:func:`lmc.methods.cmc.trust`)."""
-    v = v.contiguous()
-    out, (grid, width) = torch.empty_like(v), _shape(v)
-    (n, d), batches = v.shape, R2.numel()
-    span = triton.next_power_of_2(batches)
-    _scale[grid](v, part, R2, out, slot, batches, n, num_core, d, ROWS=ROWS, WIDTH=width, BATCHES=span)
-    return out
+def trust(R2: Tensor, slot: int, part: Tensor, num_core: int) -> Tensor:
+    """tau of every row, [core and halo rows, 1] (:func:`lmc.methods.cmc.trust`)."""
+    n, batches = num_core + part.numel(), R2.numel()
+    tau, grid = R2.new_empty(n, 1), (triton.cdiv(n, BLOCK),)
+    _tau[grid](part, R2, tau, slot, batches, n, num_core, BLOCK=BLOCK, BATCHES=triton.next_power_of_2(batches))
+    return tau
 
 
 def _accumulate_dtype(rows: Tensor) -> torch.dtype:

@@ -35,7 +35,7 @@ from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths, operators
 from lmc.models import Operator
 from lmc.models.activation import normalised_by_batch
-from lmc.models.rows import as_rows, outer
+from lmc.models.rows import as_rows, outer, weigh_adjoints
 from lmc.stores import Table, in_place
 
 ROWS_OF = {"M": "T", "U": "V"}
@@ -150,6 +150,13 @@ def trust(R2: Tensor, slot: int, part: Tensor) -> Tensor:
     return (3 - 20 * e).clamp(0, 1)
 
 
+def trust_of_rows(R2: Tensor, slot: int, part: Tensor, num_core: int) -> Tensor:
+    """tau of core rows, which is 1, and of halo rows, [rows, 1]."""
+    if triton_available(part):
+        return kernel.trust(R2, slot, part, num_core)
+    return torch.cat([R2.new_ones(num_core, 1), trust(R2, slot, part)])
+
+
 class _Complete(torch.autograd.Function):
     """m = the complete sums of t."""
 
@@ -225,26 +232,6 @@ class Completion(Around):
         return reading
 
 
-class _Distrust(torch.autograd.Function):
-    """The identity forward; backward, the adjoints of halo rows times tau."""
-
-    @staticmethod
-    def forward(ctx: Any, s: Tensor, R2: Tensor, batch: Batch) -> Tensor:
-        ctx.R2, ctx.batch = R2, batch
-        return s.view_as(s)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        v, R2, batch, c = grads[0], ctx.R2, ctx.batch, ctx.batch.num_core
-        part = batch.coefficients
-        if triton_available(v):
-            return kernel.scale_halo(v, part, R2, batch.slot, c), None, None
-        scaled = torch.empty_like(v)  # v may be shared with another branch of the graph, so it must not be changed
-        scaled[:c] = v[:c]
-        torch.mul(v[c:], trust(R2, batch.slot, part), out=scaled[c:])
-        return scaled, None, None
-
-
 @dataclass(frozen=True)
 class CMC(HistoryMethod):
     """Complete messages for core and halo rows alike, forward; backward, adjoints weighted by the measured trust.
@@ -303,7 +290,9 @@ class CMC(HistoryMethod):
     def compensate(self, step: Step, l: int, s: Tensor) -> Tensor:
         if l not in step.tables["T"]:
             return s
-        return _Distrust.apply(s, step.numbers["R2"][l], step.batch)
+        R2, batch = step.numbers["R2"][l], step.batch
+        assert batch.coefficients is not None
+        return weigh_adjoints(s, partial(trust_of_rows, R2, batch.slot, batch.coefficients, batch.num_core))
 
     def fill(self, exact: ExactPasses) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""

@@ -19,7 +19,7 @@ from lmc.kernels.batch_norm import Group, batch_norm_relu_dropout, moments
 from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
 from lmc.kernels.layer_norm import MAX_WIDTH, Adjoints, layer_norm_relu_dropout
 from lmc.models.passes import Pass
-from lmc.models.rows import Resettable, scale_and_shift
+from lmc.models.rows import Resettable, Weighted, scale_and_shift
 
 NORMS = (None, "layer", "batch", "batch-halo")
 EPS = 1e-5
@@ -58,8 +58,8 @@ class Activation(nn.Module):
         rate = self._dropout if self.training and p.dropout else 0.0
         norm, core, adjoints = self.norm, p.core_of(s.shape[0]), None
         if isinstance(norm, LayerNorm) and triton_available(s) and s.shape[1] <= MAX_WIDTH:
-            adjoints = Adjoints()
-            h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator, adjoints)
+            adjoints, (s, tau) = Adjoints(), (s.plain, s.weights()) if isinstance(s, Weighted) else (s, None)
+            h, dropped = layer_norm_relu_dropout(s, norm.weight, norm.bias, EPS, core, rate, p.generator, adjoints, tau)
         elif isinstance(norm, BatchNorm) and norm.fuses(s, p):
             h, dropped = batch_norm_relu_dropout(s, core, norm.groups(s, p), norm.eps, rate, p.generator, p.num_real)
         else:

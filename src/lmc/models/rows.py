@@ -13,6 +13,7 @@ the rows of P t W^T + b are (12) and (14), and the adjoints that a map passes on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -153,6 +154,35 @@ class _AddBias(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         (g,) = grads
         return g, column_sums(g[: ctx.num_core]), None  # (19)
+
+
+class Weighted(Tensor):
+    """Rows whose adjoints are multiplied by one weight each. What can do that while it computes these adjoints reads
+    the rows ``plain`` instead, and multiplies by ``weights()``, [rows, 1]."""
+
+    plain: Tensor
+    weights: Callable[[], Tensor]
+    # operations on these rows give plain tensors
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+def weigh_adjoints(s: Tensor, weights: Callable[[], Tensor]) -> Tensor:
+    """The rows s, whose adjoints are multiplied by ``weights()``, [rows, 1], in the backward pass."""
+    weighted = _WeighAdjoints.apply(s, weights).as_subclass(Weighted)
+    weighted.plain, weighted.weights = s, weights
+    return weighted
+
+
+class _WeighAdjoints(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, weights: Callable[[], Tensor]) -> Tensor:
+        ctx.weights = weights
+        return s.view_as(s)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (v,) = grads  # it may be shared with another branch of the graph, so it must not be changed
+        return torch.mul(v, ctx.weights(), out=torch.empty_like(v)), None
 
 
 class Resettable(nn.Module):
