@@ -31,15 +31,18 @@ def take_path(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
 @pytest.mark.parametrize("adjoints", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize(("width", "norm"), [(5, None), (32, None), (5, "batch"), (5, "layer")])
+@pytest.mark.parametrize("clusters", [1, 2])
 def test_kernels_do_what_plain_torch_does(
-    width: int, norm: str | None, dropout: float, adjoints: bool, monkeypatch: pytest.MonkeyPatch
+    width: int, norm: str | None, dropout: float, adjoints: bool, clusters: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With two clusters a batch the core is larger than the halo, and its sums are added up where they are."""
     g = random_graph()
     grads, tables = [], []
     for plain in (True, False):
         take_path(monkeypatch, plain)
         model = GCN(g.num_features, width, g.num_classes, num_layers=3, dropout=dropout, norm=norm).double()
-        run = CMC(clusters_per_batch=2, adjoints=adjoints).bind(g, model, parts=parts_of(g), device="cuda")
+        run = CMC(clusters_per_batch=clusters, adjoints=adjoints).bind(g, model, parts=parts_of(g), device="cuda")
+        assert all((b.num_core >= b.num_halo) == (clusters == 2) for b in run.batches(0))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for _ in range(4):  # eager, recorded, replayed
             for batch in run.batches():

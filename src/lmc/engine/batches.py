@@ -12,7 +12,7 @@ from torch import Tensor
 from lmc.engine.distributed import layer
 from lmc.engine.distributed.ownership import Schedule
 from lmc.engine.problem import Problem
-from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed
+from lmc.graph import CSR, Aggregation, Batch, Extractor, Precomputed, rows_split
 from lmc.methods.protocol import HistoryMethod, Layout, Method, SamplingMethod, Tables
 from lmc.sampling import Clusters
 from lmc.stores import Rows
@@ -142,11 +142,14 @@ class Batches:
 
 def convert_matrices(batch: Batch, dtype: torch.dtype) -> None:
     """Convert the matrices of a batch as products with rows of this dtype read them, which else happens when they are
-    first multiplied with; with their columns by core and halo where the method reads them so."""
-    c = batch.num_core
+    first multiplied with; with their columns by core and halo where the method reads them so. The columns of a core
+    that is the larger part, and consecutive, are converted by rows as well."""
+    c, consecutive = batch.num_core, isinstance(batch.rows, slice)
     sums = [op for op in batch.operators if isinstance(op, Aggregation)]
     # the gradient of weights that are applied before the product reads the transpose of the forward matrix
     for matrix in (each for op in sums for each in (op.forward, op.backward, op.forward.t())):
-        for each in (matrix, *(matrix.columns(c) if ("columns", c) in matrix._cache else ())):
+        by_columns = matrix.columns(c) if ("columns", c) in matrix._cache else ()
+        by_rows = rows_split(by_columns[0], c) if by_columns and consecutive and 2 * c >= matrix.num_rows else ()
+        for each in (matrix, *by_columns, *by_rows):
             each.as_torch(torch.float32 if dtype == torch.bfloat16 else dtype)
     batch.ext  # noqa: B018 - cached

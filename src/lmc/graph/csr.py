@@ -323,6 +323,12 @@ def identity(n: int, device: torch.device | None = None) -> CSR:
 
 
 @cached
+def rows_split(matrix: CSR, split: int) -> tuple[CSR, CSR]:
+    """The rows before ``split``, and the rows from ``split`` on, sharing memory; cached."""
+    return matrix.leading(split), matrix.select_rows(slice(split, None))
+
+
+@cached
 def is_one_hot(matrix: CSR) -> bool:
     """Whether every row has one entry, which is 1 and in a column of its own."""
     if matrix.nnz != matrix.num_rows or not bool((matrix.data == 1).all() & (matrix.degrees() == 1).all()):

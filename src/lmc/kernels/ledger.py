@@ -51,17 +51,19 @@ if triton is not None:
             tl.store(change_ptr + here, clean - T, mask=core)
             tl.store(T_ptr + there, clean, mask=core)
 
-    @triton.jit(do_not_specialize=["n"])
+    @triton.jit(do_not_specialize=["n", "first"])
     def _base_sums(  # type: ignore[no-untyped-def]
-        M_ptr, A_ptr, ext_ptr, a_ptr, base_ptr, n, d, KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
-    ):
-        _, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
+        M_ptr, A_ptr, ext_ptr, a_ptr, base_ptr, n, d, first,
+        KEEP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        i, k, here, there, inside = _tile(ext_ptr, n, d, ROWS, WIDTH)
         a = tl.load(a_ptr + k, mask=k < d, other=0.0)
         M = tl.load(M_ptr + there, mask=inside, other=0.0)
         tl.store(base_ptr + here, a[None, :] * M, mask=inside)
         if KEEP:
-            A = tl.load(A_ptr + here, mask=inside, other=0.0)
-            tl.store(M_ptr + there, M + A, mask=inside)
+            changed = inside & (i >= first)[:, None]
+            A = tl.load(A_ptr + (here - first * d), mask=changed, other=0.0)
+            tl.store(M_ptr + there, M + A, mask=changed)
 
     @triton.jit(do_not_specialize=["nodes", "n", "c", "core_step", "halo_step"])
     def _sums(  # type: ignore[no-untyped-def]
@@ -135,12 +137,14 @@ def read(
     sample: int,
     drifts: bool,
     sum_core: Callable[[Tensor], Tensor] | None,
+    add_core: Callable[[Tensor], object] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """a M[rows], t - a T[rows] and R2. With ``sum_core``, T[core] <- clean_core, and M[rows] += A afterwards.
 
     Args:
         T, M: the rows and the sums; ``rows`` are the numbers of the rows of ext in them.
         sum_core: x -> P[ext, core] x, which makes A of clean_core - T[core]; None: nothing is kept.
+        add_core: x -> M[core] += P[core, core] x; ``sum_core`` then makes the halo rows of A alone.
     """
     a, R2 = measure(clean, T, rows, num_core, sample, drifts)
     t, clean, keep = t.contiguous(), clean.contiguous(), sum_core is not None
@@ -148,8 +152,11 @@ def read(
     delta, change = torch.empty_like(t), t.new_empty(num_core, d, dtype=_accumulate_dtype(t))
     _difference[grid](t, clean, T, rows, a, delta, change, n, num_core, d, KEEP=keep, ROWS=ROWS, WIDTH=width)
     A = None if sum_core is None else sum_core(change)
-    base = M.new_empty(rows.numel(), M.shape[1], dtype=t.dtype)
-    _base_sums[grid](M, base if A is None else A, rows, a, base, *base.shape, KEEP=keep, ROWS=ROWS, WIDTH=width)
+    base = M.new_empty(n, d, dtype=t.dtype)
+    first = 0 if add_core is None else num_core
+    _base_sums[grid](M, base if A is None else A, rows, a, base, n, d, first, KEEP=keep, ROWS=ROWS, WIDTH=width)
+    if add_core is not None:
+        add_core(change)
     return base, delta, R2
 
 

@@ -20,6 +20,7 @@ second ledger (V, U) with ``adjoints=True``; by default P^T on ext alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Around, Batch, accumulate, spmm
+from lmc.graph import CSR, Aggregation, Around, Batch, accumulate, rows_split, spmm
 from lmc.kernels import ledger as kernel
 from lmc.kernels.availability import triton_available
 from lmc.kernels.sums import column_sums
@@ -43,6 +44,8 @@ ROWS_OF = {"M": "T", "U": "V"}
 
 SAMPLE = 1024
 """The drift and R2 are measured on about this many rows at most."""
+
+Sum = Callable[[Tensor], Tensor]
 
 LARGE_HALO = 10
 """Halo rows per core row from which on the trust is not raised under batch norm."""
@@ -106,11 +109,24 @@ class Ledger:
         if memory is None:
             return None
         (T, M), c = memory.tensors, batch.num_core
-        sum_core = partial(spmm, P.columns(c)[0]) if keep else None
-        found = kernel.read(T, M, memory.rows, t, clean, c, SAMPLE, drifts, sum_core)
+        sums = _core_sums(P.columns(c)[0], memory.core_of(M), c) if keep else (None, None)
+        found = kernel.read(T, M, memory.rows, t, clean, c, SAMPLE, drifts, *sums)
         if keep:
             memory.write_back(with_halo=self.M)
         return Reading(*found)
+
+
+def _core_sums(P_core: CSR, M_core: Tensor | None, num_core: int) -> tuple[Sum, Sum | None]:
+    """How A = P[ext, core] x is computed and added to M, as :func:`lmc.kernels.ledger.read` takes it.
+
+    Where P[ext, core] was split by rows (:func:`lmc.engine.batches.convert_matrices`), core rows are added up where
+    they are, M[core] += P[core, core] x, which saves writing A and reading it again. For a core that is smaller than
+    the halo, two products instead of one take longer than that.
+    """
+    if M_core is None or ("rows_split", num_core) not in P_core._cache:
+        return partial(spmm, P_core), None
+    P_inside, P_halo = rows_split(P_core, num_core)
+    return partial(spmm, P_halo), partial(accumulate, M_core, P_inside)
 
 
 def sampled(rows: Tensor) -> Tensor:

@@ -186,6 +186,12 @@ class InPlace:
     halo: Tensor
     delivered: bool
 
+    def core_of(self, tensor: Tensor) -> Tensor | None:
+        """The core rows of one of the tensors, where they are consecutive."""
+        if self.delivered:
+            return tensor[: self.rows.numel() - self.halo.numel()]
+        return tensor[self.core] if isinstance(self.core, slice) else None
+
     def write_back(self, with_halo: Table) -> None:
         """The step has changed the core rows, and the halo rows of ``with_halo``."""
         if not self.delivered:  # the tensors are the tables
