@@ -150,8 +150,8 @@ MUTANTS = (
     Mutant(
         "cmc-trust-without-the-mean",
         "methods/cmc.py",
-        "torch.minimum(R2[slot], R2.mean())",
-        "R2[slot]",
+        "torch.minimum(R2[place], R2.mean())",
+        "R2[place]",
         "the trust takes the lesser of this batch's R2 and the mean over all batches",
         CMC,
     ),
@@ -715,6 +715,22 @@ MUTANTS = (
         "found = [self._places[:1],",
         "a step on the copy reads the map of its batch",
         ("engine/test_padding.py",),
+    ),
+    Mutant(
+        "drawn-copy-in-one-place",
+        "engine/padding.py",
+        "[*parts, *none, slot]",
+        "[*parts, *none, 0]",
+        "a step on a copy reads and writes the numbers of its batch",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
+        "adjoints-not-weighed",
+        "models/rows.py",
+        "torch.mul(v, ctx.weights(), out=torch.empty_like(v))",
+        "v",
+        "adjoints of halo rows are multiplied by their trust",
+        ("models/test_rows.py", *CMC),
     ),
     Mutant(
         "imc-products-under-autocast",

@@ -50,19 +50,23 @@ def estimate(run: Run, batch: Batch, keep: bool) -> list[torch.Tensor]:
 @pytest.mark.parametrize("model", MODELS, ids=["gcn", "gcnii", "sage"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.traits.name}-{getattr(m, 'alpha', '')}")
 def test_a_step_on_the_copy_is_a_step_on_the_batch(
-    method: Method, model: Callable[[Graph], Model], directed: bool
+    method: Method, model: Callable[[Graph], Model], directed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lmc.engine.padding.COPIES", 2)  # of three batches
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(record_event=lambda: None))
     plain, padded = (bound(method, model(random_graph()), directed) for _ in range(2))
     padding, copies = Padding(padded.source), 0
     for epoch in range(3):
         for batch in padding.epoch(epoch, 0):
             copy = padding.copy_of(batch)
             copies += copy is not None
+            assert int((copy or batch).place) == batch.slot
             got, want = (estimate(run, of, keep=True) for run, of in ((padded, copy or batch), (plain, batch)))
             for a, b in zip(got, want, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
             for name, table in padded.named_tables().items():
                 torch.testing.assert_close(table.data(), plain.named_tables()[name].data(), rtol=1e-10, atol=1e-12)
+            padding.used(batch)
     assert copies >= 6
 
 

@@ -213,11 +213,11 @@ def test_drift_is_the_least_squares_fit_of_each_column() -> None:
 
 def test_trust_depends_on_what_a_halo_row_takes_from_the_tables() -> None:
     part = torch.tensor([[1.0], [0.25], [0.0]])
-    R2 = torch.tensor([1.0, 0.6, 0.8])  # mean 0.8
-    assert torch.equal(trust(R2, 0, part), trust(R2, 2, part))  # the mean is the lesser
-    assert torch.equal(trust(R2, 0, part), torch.tensor([[0.0], [1.0], [1.0]]))
-    assert torch.allclose(trust(R2 - 0.1, 1, part), torch.tensor([[0.0], [0.5], [1.0]]))
-    assert torch.equal(trust(torch.ones(2), 0, part), torch.ones(3, 1))
+    R2, (first, second, third) = torch.tensor([1.0, 0.6, 0.8]), torch.arange(3).split(1)  # mean 0.8
+    assert torch.equal(trust(R2, first, part), trust(R2, third, part))  # the mean is the lesser
+    assert torch.equal(trust(R2, first, part), torch.tensor([[0.0], [1.0], [1.0]]))
+    assert torch.allclose(trust(R2 - 0.1, second, part), torch.tensor([[0.0], [0.5], [1.0]]))
+    assert torch.equal(trust(torch.ones(2), first, part), torch.ones(3, 1))
 
 
 def test_under_batch_norm_few_halo_rows_are_trusted_further() -> None:

@@ -32,6 +32,21 @@ def test_blocks_and_halos_are_those_of_plain_torch(density: float, int64: bool) 
     assert bool((there._row == -1).all())
 
 
+def test_a_long_row_is_cut_as_the_others() -> None:
+    """Rows of more than 1,024 entries are read in larger pieces."""
+    n, chance = 3_000, torch.Generator().manual_seed(0)
+    lengths = torch.tensor([0, 3, 64, 65, 1_024, 1_025, 2_048, 2_777, n])
+    columns = [torch.randperm(n, generator=chance)[:length].sort().values for length in lengths.tolist()]
+    indptr = torch.zeros(n + 1, dtype=torch.int32)
+    indptr[1:] = torch.cat([lengths.cumsum(0), lengths.sum().expand(n - len(lengths))])
+    P = CSR(indptr, torch.cat(columns).int(), torch.randn(int(lengths.sum()), generator=chance), n)
+    here, there = Extractor(P), Extractor(P.to("cuda"))
+    rows, cols = torch.arange(len(lengths)), torch.randperm(n, generator=chance)[:1_500]
+    same(there.block(rows.cuda(), cols.cuda()), here.block(rows, cols))
+    for row in rows.split(1):
+        assert torch.equal(there.halo(row.cuda()).cpu(), here.halo(row))
+
+
 @pytest.mark.parametrize("room", [4000, 60], ids=["enough", "too few"])
 def test_blocks_of_fixed_size_are_those_of_plain_torch(room: int) -> None:
     c, h, n = 30, 50, 200

@@ -59,8 +59,9 @@ def test_kernels_do_what_plain_torch_does(
 @pytest.mark.parametrize(("core", "halo"), [(3, 0), (0, 3), (1000, 3000)])
 def test_trust_of_rows(core: int, halo: int, batches: int) -> None:
     R2, part = torch.rand(batches, generator=chance(0)) / 9 + 0.85, torch.rand(halo, 1, generator=chance(1))
-    on_gpu = trust_of_rows(R2.cuda(), batches - 1, part.cuda(), core)
-    torch.testing.assert_close(on_gpu.cpu(), trust_of_rows(R2, batches - 1, part, core), rtol=1e-5, atol=1e-5)
+    place = torch.tensor([batches - 1])
+    on_gpu = trust_of_rows(R2.cuda(), place.cuda(), part.cuda(), core)
+    torch.testing.assert_close(on_gpu.cpu(), trust_of_rows(R2, place, part, core), rtol=1e-5, atol=1e-5)
 
 
 LIMITS = {"T": 2.0, "M": 2.0, "V": 6.0, "U": 6.0, "gradient": 6.0}

@@ -152,4 +152,4 @@ def convert_matrices(batch: Batch, dtype: torch.dtype) -> None:
         by_rows = rows_split(by_columns[0], c) if by_columns and consecutive and 2 * c >= matrix.num_rows else ()
         for each in (matrix, *by_columns, *by_rows):
             each.as_torch(torch.float32 if dtype == torch.bfloat16 else dtype)
-    batch.ext  # noqa: B018 - cached
+    batch.ext, batch.place  # noqa: B018 - cached, so that a recording makes nothing that outlives it

@@ -31,8 +31,9 @@ from lmc.models.activation import normalised_by_batch
 
 T = TypeVar("T")
 
-COPIES = 8
-"""Batches that have a copy at the same time: as many steps may be launched before the first of them is done."""
+COPIES = 4
+"""Batches that have a copy at the same time: as many steps may be launched before the first of them is done. A multiple
+of what ``measures_every`` of the methods may be, since a copy always serves the same kind of step."""
 SEEN = 16
 """Batches of the first epoch that are looked at."""
 MARGIN = 1.1
@@ -117,7 +118,7 @@ class Padding:
             if cut in self._taken.values():
                 yield whole()
                 continue
-            fits, num_core, num_halo = cut(parts)
+            fits, num_core, num_halo = cut(parts, slot)
             batch = DrawnBatch(whole, num_core, num_halo, slot, weight, self._problem.graph)
             if fits:
                 self._taken[batch] = cut
@@ -154,7 +155,7 @@ class Padded:
         """The batch of these parts, how many halo rows and entries it needs, and how many there is room for."""
         problem, n = self._batches.problem, self._batches.problem.graph.num_nodes
         self._sizes.clear()
-        core = rows_of_parts(parts.to(self.device, non_blocking=True), self._starts, self.room.core, n)
+        core = rows_of_parts(parts, self._starts, self.room.core, n)
         layout = self._batches.layout(core)
         ext = torch.cat([core, layout.halo])
         c, node, real = core.numel(), ext.clamp(max=n - 1), ext < n
@@ -184,12 +185,15 @@ class Cut:
         self._padded, self._slot, on_gpu = padded, slot, padded.device.type == "cuda"
         self.used: torch.cuda.Event | None = None
         none = len(padded.offsets) - 2
-        self._parts = torch.full((padded.per_batch,), none, pin_memory=on_gpu)
+        self._given = torch.full((padded.per_batch + 1,), none, pin_memory=on_gpu)  # the parts, and the slot
+        self._given[-1] = slot
         found: Tensor | None = None
 
         def cut() -> tuple[Batch, Tensor, list[int]]:
             nonlocal found
-            batch, needed, limits = padded.cut(self._parts, slot)
+            given = self._given.to(padded.device, non_blocking=True)
+            batch, needed, limits = padded.cut(given[:-1], slot)
+            vars(batch)["place"] = given[-1:]
             if not on_gpu:
                 return batch, needed, limits
             if found is None:
@@ -199,10 +203,11 @@ class Cut:
         self._replay = recorded(padded.device, cut)
         self.copy, self._needed, self._limits = self._replay()
 
-    def __call__(self, parts: tuple[int, ...]) -> tuple[bool, int, int]:
+    def __call__(self, parts: tuple[int, ...], slot: int) -> tuple[bool, int, int]:
         """Cut the batch of these parts. Whether it fits, its core rows and its halo rows."""
         offsets = self._padded.offsets
-        self._parts.fill_(len(offsets) - 2)[: len(parts)] = torch.tensor(parts)
+        none = [len(offsets) - 2] * (self._padded.per_batch - len(parts))
+        self._given.copy_(torch.tensor([*parts, *none, slot]))
         on_gpu = self._padded.device.type == "cuda"
         if on_gpu and self.used is not None:
             torch.cuda.current_stream(self._padded.device).wait_event(self.used)

@@ -16,6 +16,9 @@ from lmc.kernels.availability import tl, triton
 
 BLOCK = 64
 """Entries of a row that are read at a time."""
+LONG = 1024
+"""The same for rows with more entries than this. One warp reads a row, so that the longest row decides how long a cut
+takes; with few entries at a time it would wait for memory a hundred times."""
 NODES = 1024
 """Nodes that a program numbers."""
 
@@ -28,12 +31,22 @@ if triton is not None:
         tl.store(row_ptr + node, tl.where(i >= 0, -1, i) if CLEAR else i, mask=i < num)
 
     @triton.jit
-    def _mark(indptr_ptr, indices_ptr, rows_ptr, mark_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _mark_some(indices_ptr, mark_ptr, start, end, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = start + tl.arange(0, BLOCK)
+        tl.store(mark_ptr + tl.load(indices_ptr + at, mask=at < end, other=0), 1, mask=at < end)
+
+    @triton.jit
+    def _mark(  # type: ignore[no-untyped-def]
+        indptr_ptr, indices_ptr, rows_ptr, mark_ptr, BLOCK: tl.constexpr, LONG: tl.constexpr
+    ):
         row = tl.load(rows_ptr + tl.program_id(0))
-        end = tl.load(indptr_ptr + row + 1)
-        for start in range(tl.load(indptr_ptr + row), end, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            tl.store(mark_ptr + tl.load(indices_ptr + at, mask=at < end, other=0), 1, mask=at < end)
+        first, end = tl.load(indptr_ptr + row), tl.load(indptr_ptr + row + 1)
+        if end - first > LONG:
+            for start in range(first, end, LONG):
+                _mark_some(indices_ptr, mark_ptr, start, end, LONG)
+        else:
+            for start in range(first, end, BLOCK):
+                _mark_some(indices_ptr, mark_ptr, start, end, BLOCK)
 
     @triton.jit(do_not_specialize=["num", "room"])
     def _list(mark_ptr, position_ptr, nodes_ptr, num, room, NODES: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -42,16 +55,25 @@ if triton is not None:
         marked = tl.load(mark_ptr + i, mask=i < num, other=0) != 0
         tl.store(nodes_ptr + to, i.to(tl.int64), mask=marked & (to < room))
 
+    @triton.jit
+    def _local(indices_ptr, row_ptr, at, end):  # type: ignore[no-untyped-def]
+        column = tl.load(indices_ptr + at, mask=at < end, other=0)
+        return tl.load(row_ptr + column, mask=at < end, other=-1)  # -1: not in the block
+
     @triton.jit(do_not_specialize=["n"])
     def _count(  # type: ignore[no-untyped-def]
-        indptr_ptr, indices_ptr, rows_ptr, row_ptr, counts_ptr, n, BLOCK: tl.constexpr
+        indptr_ptr, indices_ptr, rows_ptr, row_ptr, counts_ptr, n, BLOCK: tl.constexpr, LONG: tl.constexpr
     ):
-        row = tl.load(rows_ptr + tl.program_id(0))
-        end, kept = tl.load(indptr_ptr + row + 1), tl.zeros((), tl.int32)
-        for start in range(tl.load(indptr_ptr + row), end, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            column = tl.load(indices_ptr + at, mask=at < end, other=0)
-            kept += tl.sum((tl.load(row_ptr + column, mask=at < end, other=-1) >= 0).to(tl.int32))
+        row, kept = tl.load(rows_ptr + tl.program_id(0)), tl.zeros((), tl.int32)
+        first, end = tl.load(indptr_ptr + row), tl.load(indptr_ptr + row + 1)
+        if end - first > LONG:
+            for start in range(first, end, LONG):
+                local = _local(indices_ptr, row_ptr, start + tl.arange(0, LONG), end)
+                kept += tl.sum((local >= 0).to(tl.int32))
+        else:
+            for start in range(first, end, BLOCK):
+                local = _local(indices_ptr, row_ptr, start + tl.arange(0, BLOCK), end)
+                kept += tl.sum((local >= 0).to(tl.int32))
         # rows of padding are counted in the upper half
         tl.store(counts_ptr + tl.program_id(0), kept.to(tl.int64) + ((row == n).to(tl.int64) << 32))
 
@@ -63,28 +85,41 @@ if triton is not None:
         start = (counted & 0xFFFFFFFF) + (counted >> 32) * free // rows
         tl.store(starts_ptr + i, tl.minimum(start, room).to(tl.int32), mask=i < num)
 
+    @triton.jit
+    def _keep_some(  # type: ignore[no-untyped-def]
+        indices_ptr, values_ptr, row_ptr, out_indices_ptr, out_values_ptr, start, end, to, room, BLOCK: tl.constexpr
+    ):
+        at = start + tl.arange(0, BLOCK)
+        local = _local(indices_ptr, row_ptr, at, end)
+        rank = tl.cumsum((local >= 0).to(tl.int32), 0)
+        inside = (local >= 0) & (to + rank <= room)
+        tl.store(out_indices_ptr + to + rank - 1, local, mask=inside)
+        tl.store(out_values_ptr + to + rank - 1, tl.load(values_ptr + at, mask=inside, other=0.0), mask=inside)
+        return to + tl.sum((local >= 0).to(tl.int32))
+
     @triton.jit(do_not_specialize=["room"])
     def _keep(  # type: ignore[no-untyped-def]
         indptr_ptr, indices_ptr, values_ptr, rows_ptr, row_ptr, starts_ptr, out_indices_ptr, out_values_ptr, room,
-        BLOCK: tl.constexpr,
+        BLOCK: tl.constexpr, LONG: tl.constexpr,
     ):  # fmt: skip
         row, to = tl.load(rows_ptr + tl.program_id(0)), tl.load(starts_ptr + tl.program_id(0))
-        end = tl.load(indptr_ptr + row + 1)
-        for start in range(tl.load(indptr_ptr + row), end, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            column = tl.load(indices_ptr + at, mask=at < end, other=0)
-            local = tl.load(row_ptr + column, mask=at < end, other=-1)
-            rank = tl.cumsum((local >= 0).to(tl.int32), 0)
-            inside = (local >= 0) & (to + rank <= room)
-            tl.store(out_indices_ptr + to + rank - 1, local, mask=inside)
-            tl.store(out_values_ptr + to + rank - 1, tl.load(values_ptr + at, mask=inside, other=0.0), mask=inside)
-            to += tl.sum((local >= 0).to(tl.int32))
+        first, end = tl.load(indptr_ptr + row), tl.load(indptr_ptr + row + 1)
+        if end - first > LONG:
+            for start in range(first, end, LONG):
+                to = _keep_some(
+                    indices_ptr, values_ptr, row_ptr, out_indices_ptr, out_values_ptr, start, end, to, room, LONG
+                )
+        else:
+            for start in range(first, end, BLOCK):
+                to = _keep_some(
+                    indices_ptr, values_ptr, row_ptr, out_indices_ptr, out_values_ptr, start, end, to, room, BLOCK
+                )
 
 
 def mark(indptr: Tensor, indices: Tensor, rows: Tensor, marks: Tensor) -> None:
     """marks[column] = True for every entry of ``rows``."""
     if rows.numel():
-        _mark[(rows.numel(),)](indptr, indices, rows, marks.view(torch.uint8), BLOCK=BLOCK, num_warps=1)
+        _mark[(rows.numel(),)](indptr, indices, rows, marks.view(torch.uint8), BLOCK=BLOCK, LONG=LONG, num_warps=1)
 
 
 def listed(marks: Tensor, room: int) -> tuple[Tensor, Tensor]:
@@ -110,7 +145,7 @@ def cut(
     nodes = (triton.cdiv(columns.numel(), NODES),)
     _number[nodes](row, columns, columns.numel(), CLEAR=False, NODES=NODES)
     counted = torch.zeros(num + 1, dtype=torch.int64, device=rows.device)
-    _count[(num,)](indptr, indices, rows, row, counted[1:], n, BLOCK=BLOCK, num_warps=1)
+    _count[(num,)](indptr, indices, rows, row, counted[1:], n, BLOCK=BLOCK, LONG=LONG, num_warps=1)
     torch.cumsum(counted, 0, out=counted)
     total = counted[-1] & 0xFFFFFFFF
     if room is None:
@@ -118,6 +153,6 @@ def cut(
     starts = torch.empty(num + 1, dtype=torch.int32, device=rows.device)
     _starts[(triton.cdiv(num + 1, NODES),)](counted, starts, num + 1, room, NODES=NODES)
     found = indices.new_zeros(room), values.new_zeros(room)
-    _keep[(num,)](indptr, indices, values, rows, row, starts, *found, room, BLOCK=BLOCK, num_warps=1)
+    _keep[(num,)](indptr, indices, values, rows, row, starts, *found, room, BLOCK=BLOCK, LONG=LONG, num_warps=1)
     _number[nodes](row, columns, columns.numel(), CLEAR=True, NODES=NODES)
     return starts, *found, total

@@ -115,14 +115,14 @@ if triton is not None:
         R2 = tl.where(size > 0, 1 - missed / tl.where(size > 0, size, 1.0), 1.0)
         tl.store(R2_ptr, tl.minimum(tl.maximum(R2, 0.0), 1.0))
 
-    @triton.jit(do_not_specialize=["slot", "batches", "n", "c"])
+    @triton.jit(do_not_specialize=["batches", "n", "c"])
     def _tau(  # type: ignore[no-untyped-def]
-        part_ptr, R2_ptr, tau_ptr, slot, batches, n, c, BLOCK: tl.constexpr, BATCHES: tl.constexpr
+        part_ptr, R2_ptr, place_ptr, tau_ptr, batches, n, c, BLOCK: tl.constexpr, BATCHES: tl.constexpr
     ):
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         b = tl.arange(0, BATCHES)
         mean = tl.sum(tl.load(R2_ptr + b, mask=b < batches, other=0.0)) / batches
-        missed = 1 - tl.minimum(tl.load(R2_ptr + slot), mean)
+        missed = 1 - tl.minimum(tl.load(R2_ptr + tl.load(place_ptr)), mean)
         part = tl.load(part_ptr + i - c, mask=(i >= c) & (i < n), other=0.0)
         tl.store(tau_ptr + i, tl.minimum(tl.maximum(3 - 20 * part * missed, 0.0), 1.0), mask=i < n)
 
@@ -173,11 +173,11 @@ def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, d
     return a, R2
 
 
-def trust(R2: Tensor, slot: int, part: Tensor, num_core: int) -> Tensor:
+def trust(R2: Tensor, place: Tensor, part: Tensor, num_core: int) -> Tensor:
     """tau of every row, [core and halo rows, 1] (:func:`lmc.methods.cmc.trust`)."""
     n, batches = num_core + part.numel(), R2.numel()
     tau, grid = R2.new_empty(n, 1), (triton.cdiv(n, BLOCK),)
-    _tau[grid](part, R2, tau, slot, batches, n, num_core, BLOCK=BLOCK, BATCHES=triton.next_power_of_2(batches))
+    _tau[grid](part, R2, place, tau, batches, n, num_core, BLOCK=BLOCK, BATCHES=triton.next_power_of_2(batches))
     return tau
 
 

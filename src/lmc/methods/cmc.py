@@ -154,7 +154,7 @@ def explained(fresh: Tensor, predicted: Tensor) -> Tensor:
     return torch.where(size > 0, 1 - missed / size, 1).clamp(0, 1)
 
 
-def trust(R2: Tensor, slot: int, part: Tensor) -> Tensor:
+def trust(R2: Tensor, place: Tensor, part: Tensor) -> Tensor:
     """tau of every halo row, in [0, 1]: the weight of its adjoint, which was computed at a predicted state.
 
     The tables miss a share 1 - R2 of a row (R2 is the lesser of this batch's newest measurement and the mean over all
@@ -162,15 +162,15 @@ def trust(R2: Tensor, slot: int, part: Tensor) -> Tensor:
     state misses e = part (1 - R2): tau is 1 up to e = 0.1 and 0 from 0.15 on. A ramp, not a power: where the tables
     predict well nothing is given up, and where following stale adjoints would make the tables worse it stops.
     """
-    e = part * (1 - torch.minimum(R2[slot], R2.mean()))
+    e = part * (1 - torch.minimum(R2[place], R2.mean()))
     return (3 - 20 * e).clamp(0, 1)
 
 
-def trust_of_rows(R2: Tensor, slot: int, part: Tensor, num_core: int) -> Tensor:
+def trust_of_rows(R2: Tensor, place: Tensor, part: Tensor, num_core: int) -> Tensor:
     """tau of core rows, which is 1, and of halo rows, [rows, 1]."""
     if triton_available(part):
-        return kernel.trust(R2, slot, part, num_core)
-    return torch.cat([R2.new_ones(num_core, 1), trust(R2, slot, part)])
+        return kernel.trust(R2, place, part, num_core)
+    return torch.cat([R2.new_ones(num_core, 1), trust(R2, place, part)])
 
 
 class _Complete(torch.autograd.Function):
@@ -244,7 +244,7 @@ class Completion(Around):
         arguments = step.batch, P, t, clean, step.keep, self.drifts
         reading = ledger.read_fused(*arguments) or ledger.read(*arguments)
         if step.keep and rows == "T":
-            step.numbers["R2"][self.l, step.batch.slot] = reading.R2
+            step.numbers["R2"][self.l].index_copy_(0, step.batch.place, reading.R2.view(1))
         return reading
 
 
@@ -308,7 +308,7 @@ class CMC(HistoryMethod):
             return s
         R2, batch = step.numbers["R2"][l], step.batch
         assert batch.coefficients is not None
-        return weigh_adjoints(s, partial(trust_of_rows, R2, batch.slot, batch.coefficients, batch.num_core))
+        return weigh_adjoints(s, partial(trust_of_rows, R2, batch.place, batch.coefficients, batch.num_core))
 
     def fill(self, exact: ExactPasses) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""
