@@ -26,6 +26,9 @@ from lmc.stores import Table
 MAX_BATCHES = 20_000
 """The largest number of batches that :func:`bias_variance` enumerates."""
 
+NEGLIGIBLE = 1e-5
+"""The share of the norm of the whole gradient below which that of a parameter is rounding."""
+
 
 @dataclass(frozen=True)
 class GradientError:
@@ -101,6 +104,9 @@ def bias(run: Run) -> dict[str, float]:
 
     It compares methods of all families: whatever share of the full gradient a batch estimates, their mean is the full
     gradient where the method is unbiased. Dropout is off, and nothing is changed.
+
+    Parameters whose full gradient is 0 but for rounding (:data:`NEGLIGIBLE`) are left out, such as the bias of a linear
+    map before a batch norm: their relative error says nothing.
     """
     full = _full_gradient(run)
     mean = {name: torch.zeros_like(truth) for name, truth in full.items()}
@@ -109,7 +115,8 @@ def bias(run: Run) -> dict[str, float]:
             run.sync.begin(run.epoch, step)
         for name, estimate in run.gradient(batch).items():
             mean[name] += estimate / run.num_batches
-    return _relative(mean, full)
+    least = NEGLIGIBLE * math.hypot(*(float(g.norm()) for g in full.values()))
+    return _relative(mean, {name: g for name, g in full.items() if float(g.norm()) > least})
 
 
 def _full_gradient(run: Run) -> dict[str, Tensor]:
