@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_states
 from lmc.errors import ConfigError
 from lmc.graph import Graph, spmm
-from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge
+from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge, FullBatch
 from lmc.models import GAT, GCN, GCNII, SAGE, Model
 from lmc.stores import Placement
 
@@ -57,6 +58,21 @@ def test_the_forward_pass_is_exact_at_a_fresh_sweep_with_any_ridge(name: str, re
         for l, s in seen.items():
             exact = states[l - 1].pull(batch.rows)
             assert float((s - exact).norm() / exact.norm()) < 1e-8
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_halo_rows_are_exact_at_a_fresh_sweep_and_reduce_the_bias(name: str) -> None:
+    found = []
+    for halo in (0.0, 1.0):
+        run = bound(IMC(clusters_per_batch=1, basis="T", halo=halo), MODELS[name]().double(), random_graph(400))
+        run.refresh()
+        sizes = [(batch.num_core, batch.num_halo) for batch in run.batches(0)]
+        assert all(halo_rows <= min(halo * core, 20 * 7 - core) for core, halo_rows in sizes)
+        full = bound(FullBatch(), run.problem.model, random_graph(400), num_parts=1)
+        losses = [float(run.accumulate(batch).loss) for batch in run.batches(0)]  # of core rows, with exact messages
+        assert fmean(losses) == pytest.approx(float(full.accumulate(next(full.batches())).loss))
+        found.append(sum(bias(run).values()))
+    assert found[1] < found[0]
 
 
 def test_the_backward_pass_is_inexact_at_a_fresh_sweep() -> None:
@@ -174,9 +190,11 @@ def test_dropped_edges_are_missing_from_the_sums() -> None:
     torch.testing.assert_close(run.tables["S"][2].data()[core], outside, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("halo", [0.0, 0.5])
 @pytest.mark.parametrize("tier", ["host", "disk"])
-def test_tables_on_other_tiers_give_the_same_gradient(tier: str) -> None:
-    runs = [bound(IMC(clusters_per_batch=1, sweep_every=1), placement=Placement(history=t)) for t in ("device", tier)]
+def test_tables_on_other_tiers_give_the_same_gradient(tier: str, halo: float) -> None:
+    method = IMC(clusters_per_batch=1, sweep_every=1, halo=halo)
+    runs = [bound(method, placement=Placement(history=t)) for t in ("device", tier)]
     for run in runs:
         run.refresh()
     for _ in range(3):
@@ -204,6 +222,8 @@ def test_wrong_settings_are_refused() -> None:
         ({"sweep_every": -1}, "sweep_every"),
         ({"ridge": 0.0}, "ridge"),
         ({"basis": "H"}, "basis"),
+        ({"halo": -1.0}, "halo"),
+        ({"halo": 1.0, "redraw": True}, "halo"),
     ):
         with pytest.raises(ConfigError, match=word):
             IMC(**wrong)  # type: ignore[arg-type]

@@ -280,7 +280,7 @@ class Passes:
             for l in range(1, max(Q, default=0) + 1):
                 for rows in self.chunks if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)
-                if l == max(Q) and not self._clusters.redraw:
+                if l == max(Q) and sums == "S":
                     publish(problem.exchange, Q[l])
                 elif l in Q:
                     self.fill_sums(l, Q[l], M[l])

@@ -97,6 +97,8 @@ class Layered:
         )
         outputs = method.outputs(step, p) if isinstance(method, RowwiseMethod) else self.forward(run, step, p)
         losses = problem.losses(outputs, batch)
+        if traits.grad_from_all_rows:  # the estimate is the gradient of the loss of the core rows
+            losses = losses[: batch.num_core]
         # a wrapped network may hold parameters that it does not use
         grads = torch.autograd.grad(losses.sum(), list(run.parameters.values()), materialize_grads=True)
         return list(grads), losses[: batch.num_core].sum().detach()

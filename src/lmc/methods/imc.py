@@ -28,7 +28,9 @@ so the adjoints that come from outside are compensated by the same formula:
 
     g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
-A step touches core rows alone: no halo is computed, read or written.
+A step touches core rows alone: no halo is computed, read or written. With ``halo``, a batch with few rows for each
+column of Q computes some of its halo rows too. B are then core and halo rows in all of the above, and the loss is that
+of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Aggregation, Around, accumulate, spmm
+from lmc.graph import CSR, Aggregation, Around, Batch, accumulate, spmm
 from lmc.kernels.beside import beside
 from lmc.kernels.packed import num_rows
 from lmc.kernels.products import add_coarse_mm, coarse_mm, exact_mm, lower_inverse
@@ -53,7 +55,7 @@ from lmc.models import Model, Operator
 from lmc.models.activation import every
 from lmc.models.rows import as_rows, outer
 from lmc.sampling import generator
-from lmc.stores import Rows
+from lmc.stores import Rows, Table
 
 BASES = ("auto", "T", "T+X1", "random")
 
@@ -140,7 +142,7 @@ class Swept:
         K: the inverse of the Gram matrix with its ridge, [r, r].
         prior: the diagonal of lambda J, [r].
         real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
-        all_rows: for a redrawn batch, the rows of the sweep for all core rows.
+        all_rows: for a redrawn batch or one with a halo, the rows of the sweep for all rows of the batch.
     """
 
     Q: Tensor
@@ -240,6 +242,12 @@ class KnownSums(Around):
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return self.M if clean is None or clean is t else self.M + self.P(t - clean)
+
+
+def _pull(table: Table, batch: Batch) -> Tensor:
+    """The rows of a table for the core rows of a batch, and for the halo rows that it computes."""
+    core = table.pull(batch.rows)
+    return torch.cat([core, table.pull(batch.halo)]) if batch.num_halo else core
 
 
 def unexplained(explained: Tensor) -> float:
@@ -352,6 +360,9 @@ class IMC(HistoryMethod):
             grown (:data:`GROWTH`).
         ridge: lambda over the mean of the Gram matrix' diagonal, for batches with enough rows
             (:data:`ROWS_PER_COLUMN`).
+        halo: halo rows that a step computes beside the core rows, at most this many for each core row, and at most so
+            many that the batch has :data:`ROWS_PER_COLUMN` rows for each column of Q. They are drawn once, with
+            probabilities proportional to the sum of their entries in P.
         basis: the columns of Q: "T", the rows that the layer aggregates; "T+X1", with the first aggregation P X beside
             them, projected to at most as many columns; "auto", the latter up to :data:`FEW_COLUMNS` columns; or
             "random", the rows of a model with random parameters.
@@ -360,6 +371,7 @@ class IMC(HistoryMethod):
     sweep_every: int | str = "auto"
     ridge: float = 1e-3
     basis: str = "auto"
+    halo: float = 0.0
 
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
@@ -375,6 +387,8 @@ class IMC(HistoryMethod):
             raise ConfigError(f"expected a positive ridge (got {self.ridge})")
         if self.basis not in BASES:
             raise ConfigError(f"expected basis in {list(BASES)} (got {self.basis!r})")
+        if self.halo < 0 or (self.halo and self.redraw):
+            raise ConfigError(f"expected halo >= 0, and 0 for redrawn batches (got {self.halo})")
 
     @property
     def setup(self) -> Setup:
@@ -402,8 +416,24 @@ class IMC(HistoryMethod):
             )
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        P = Aggregation.exact(problem.blocks.induced(core))
-        return Layout(core[:0], operators(problem, core.numel(), P))
+        halo = self._halo(problem, core)
+        ext = torch.cat([core, halo])
+        return Layout(halo, operators(problem, ext.numel(), Aggregation.exact(problem.blocks.induced(ext))))
+
+    def _halo(self, problem: ProblemView, core: Tensor) -> Tensor:
+        """The halo rows that a step computes."""
+        columns = max(self.tables(problem)["Q"].values(), default=0)
+        room = int(min(self.halo * core.numel(), ROWS_PER_COLUMN * columns - core.numel()))
+        if room <= 0:
+            return core[:0]
+        halo = problem.halo(core)
+        if halo.numel() <= room:
+            return halo
+        P = problem.blocks.block(core, torch.cat([core, halo]))
+        weight = spmm(P.t(), P.data.new_ones(core.numel(), 1))[core.numel() :, 0].abs().double().cpu()
+        source = generator(torch.device("cpu"), 0, "halo", int(core[0]))
+        drawn = torch.multinomial(weight.clamp_min(1e-12), room, generator=source)
+        return halo[drawn.sort().values.to(halo.device)]
 
     def tables(self, problem: ProblemView) -> Widths:
         """Q and S, or M, for every aggregation that is neither constant nor one of features; M = P X for one of
@@ -424,7 +454,12 @@ class IMC(HistoryMethod):
     @property
     def _sums(self) -> str:
         """The table of sums."""
-        return "M" if self.redraw else "S"
+        return "M" if self._overlapping else "S"
+
+    @property
+    def _overlapping(self) -> bool:
+        """Whether a row belongs to several batches, so that what comes from outside is no property of the row."""
+        return self.redraw or self.halo > 0
 
     def _projected_width(self, problem: ProblemView) -> int:
         """The columns of P X that may join the basis; 0: none."""
@@ -440,7 +475,7 @@ class IMC(HistoryMethod):
         found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(2)}
         for l, r in self.tables(problem)["Q"].items():
             fixed = {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
-            found |= {f"scale{l}": new(r)} if self.redraw else fixed
+            found |= {f"scale{l}": new(r)} if self._overlapping else fixed
         return found
 
     def operator(self, step: Step, l: int) -> Operator:
@@ -448,22 +483,22 @@ class IMC(HistoryMethod):
         Q, M = step.tables["Q"], step.tables.get("M", {})
         if batch.num_core == step.problem.num_nodes:
             return P
-        if self.redraw and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
+        if self._overlapping and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
             step.scratch["redrawn"] = beside(step.problem.device, partial(self._redrawn, step))
         if not (l in Q or l in M):
             return P
         assert isinstance(P, Aggregation)
         if l not in Q:
-            return KnownSums(P, M[l].pull(batch.rows))
+            return KnownSums(P, _pull(M[l], batch))
         measured = step.keep and self.sweep_every == "auto" and batch.slot % self.traits.measures_every == 0
         explained = (numbers["explained"][l], batch.place) if measured else None
-        if self.redraw:
+        if self._overlapping:
             redrawn = step.scratch["redrawn"]
             read: Callable[[], Swept] = lambda: redrawn()[l]  # noqa: E731
         else:
             read = beside(step.problem.device, partial(self._fixed, step, l))
-        pull_sums = partial(step.tables[self._sums][l].pull, batch.rows)
-        return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self.redraw, explained)
+        pull_sums = partial(_pull, step.tables[self._sums][l], batch)
+        return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self._overlapping, explained)
 
     def _fixed(self, step: Step, l: int) -> Swept:
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
@@ -477,16 +512,18 @@ class IMC(HistoryMethod):
         return Swept(Q.pull(fitted), K, prior, real)
 
     def _redrawn(self, step: Step) -> dict[int, Swept]:
-        """What the maps of a redrawn batch read, by layer; K of layers of one width is computed at once."""
-        rows, numbers, found = step.batch.core, step.numbers, dict[int, Swept]()
-        cores = {l: table.pull(step.batch.rows) for l, table in step.tables["Q"].items()}
-        for layers in _by_width(numbers, cores):
+        """What the maps of a redrawn batch, or of one with a halo, read by layer; K of layers of one width is computed
+        at once."""
+        rows, numbers, found = step.batch.ext, step.numbers, dict[int, Swept]()
+        size = _mean_size(step.problem, numbers) + step.batch.num_halo
+        Q = {l: _pull(table, step.batch) for l, table in step.tables["Q"].items()}
+        for layers in _by_width(numbers, Q):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
             stride = _stride(step.problem, numbers, layers[0])
             real = (rows[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
-            grams = _grams((cores[l][::stride] for l in layers), scales.dtype)
-            K, prior = self._inverses(grams, scales, [_mean_size(step.problem, numbers) / stride])
-            found |= {l: Swept(cores[l][::stride], K[i], prior[i], real, cores[l]) for i, l in enumerate(layers)}
+            grams = _grams((Q[l][::stride] for l in layers), scales.dtype)
+            K, prior = self._inverses(grams, scales, [size / stride])
+            found |= {l: Swept(Q[l][::stride], K[i], prior[i], real, Q[l]) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
@@ -514,7 +551,7 @@ class IMC(HistoryMethod):
             if missing := Q[l].data().shape[1] - q.shape[1]:
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
-        if self.redraw:
+        if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)
         else:
@@ -549,7 +586,7 @@ class IMC(HistoryMethod):
     def regraph(self, exact: ExactPasses) -> None:
         """S, or M for redrawn batches, with the current P."""
         for l, rows in exact.tables["Q"].items():
-            exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self.redraw)
+            exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self._overlapping)
         _fill_feature_sums(exact)
 
 

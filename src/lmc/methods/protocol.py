@@ -293,7 +293,7 @@ class ExactPasses(Protocol):
         """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
         The caller pushes them to Q[l], as its first columns; P Q[l] is then written to layer l of the table ``sums``,
-        from which the pass continues; but not that of the last layer for fixed batches. The running statistics of batch
+        from which the pass continues; but not that of the last layer to the table "S". The running statistics of batch
         norms are set to those of the whole graph on the way. With ``random``, the rows of a copy of the model with
         random parameters.
         """
