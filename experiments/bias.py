@@ -17,7 +17,7 @@ from experiments.study import PARTITION_SEED, Seeds, train_epochs
 from lmc.bench.compare import PROBED, Partitions, shared_parts
 from lmc.bench.epoch import free
 from lmc.cli.console import TextTable, error_figure, number
-from lmc.cli.lists import at_least_one, first_of, methods_in, parse_list
+from lmc.cli.lists import at_least_one, methods_in, parse_list
 from lmc.cli.spec import parse_model
 from lmc.cli.study import DataDir, Methods, Study
 from lmc.data import lookalikes
@@ -76,7 +76,7 @@ class Bias(Study[BiasCell, BiasRecord]):
             "statistics after colons, as in arxiv-like@0.05:seed=7:near=0.3."
         ),
     ] = GRID
-    methods: Methods = "gas,lmc,lmc:alpha=0,lmc:alpha=0.4,cmc,imc"
+    methods: Methods = "gas,lmc,lmc:alpha=0,lmc:alpha=0.4,cmc,imc,imc:halo=1"
     layers: Annotated[int, typer.Option(help="Number of layers.")] = 3
     hidden: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 64
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-2
@@ -156,17 +156,19 @@ def finite(value: float) -> float | None:
 
 
 def table_of(records: Sequence[BiasRecord], kind: str, ours: str, caption: str) -> TextTable:
-    """One row a setting: ``kind`` of every method, and that of ``ours`` over that of the best LMC4Conv."""
+    """One row a setting: ``kind`` of every method, and that of each ``ours`` over that of the best LMC4Conv."""
     labels = list(dict.fromkeys(r.method for r in records))
-    mine = first_of(labels, ours)
+    mine = [label for label in labels if split_spec(label)[0] == ours]
     rows = []
     for setting, values in means(records, kind):
         best = best_of(values)
         texts = [error_figure(values.get(label)) for label in labels]
         line = [f"**{text}**" if label == best else text for label, text in zip(labels, texts, strict=True)]
-        own, theirs = values.get(mine or ""), values[best] if best else None
-        rows.append([*setting, *line, number(own / theirs if own and theirs else None, 2)])
-    return TextTable(["graph", "parts/clusters", "model", *labels, f"{ours} / best lmc"], rows, caption, named=3)
+        theirs = values[best] if best else None
+        ratios = [own / theirs if own and theirs else None for own in map(values.get, mine)]
+        rows.append([*setting, *line, *(number(ratio, 2) for ratio in ratios)])
+    columns = ["graph", "parts/clusters", "model", *labels, *(f"{label} / best lmc" for label in mine)]
+    return TextTable(columns, rows, caption, named=3)
 
 
 def means(records: Sequence[BiasRecord], kind: str) -> Iterator[tuple[tuple[str, str, str], dict[str, float | None]]]:
