@@ -622,7 +622,7 @@ MUTANTS = (
     # IMC: the map, its adjoint, the sweep
     Mutant(
         "imc-ridge-towards-zero",
-        "methods/imc.py",
+        "methods/invariance.py",
         "moments.diagonal().add_(self.swept.prior[: h.shape[1]])",
         "moments.diagonal().add_(0 * self.swept.prior[: h.shape[1]])",
         "the ridge pulls the map towards the identity, so that a fresh sweep is exact",
@@ -630,7 +630,7 @@ MUTANTS = (
     ),
     Mutant(
         "imc-adjoint-without-the-inverse",
-        "methods/imc.py",
+        "methods/invariance.py",
         "coarse_mm(self.swept.Q, exact_mm(self.swept.K, dC))",
         "coarse_mm(self.swept.Q, dC)",
         "dh = Q K dC",
@@ -638,7 +638,7 @@ MUTANTS = (
     ),
     Mutant(
         "imc-adjoint-of-other-rows",
-        "methods/imc.py",
+        "methods/invariance.py",
         "return every(t if clean is None else clean, self.stride)",
         "return (t if clean is None else clean)[: len(self.swept.Q)]",
         "the map is fitted to the rows of today that belong to the rows of the sweep",
@@ -655,14 +655,14 @@ MUTANTS = (
     Mutant(
         "imc-outside-contains-the-inside",
         "methods/imc.py",
-        "outside=not self.redraw)",
+        "outside=not self._overlapping)",
         "outside=False)",
         "S = M - P Q is what came from outside of the batch",
         IMC,
     ),
     Mutant(
         "imc-redrawn-adjoint-of-all-sums",
-        "methods/imc.py",
+        "methods/invariance.py",
         "return product if Q is None or g is None else coarse_mm(Q.t(), g, minus_from=product)",
         "return product",
         "dC = M^T v - Q^T g where batches are redrawn",

@@ -75,6 +75,19 @@ def test_halo_rows_are_exact_at_a_fresh_sweep_and_reduce_the_bias(name: str) -> 
     assert found[1] < found[0]
 
 
+@pytest.mark.gpu
+def test_recorded_steps_with_halo_rows_train_as_on_a_cpu() -> None:
+    g, losses = random_graph(400), []
+    for device in ("cpu", "cuda"):
+        method, model = IMC(clusters_per_batch=1, halo=1.0, sweep_every=2), MODELS["gcn"]().double()
+        run = method.bind(g, model, parts_of(g, 8), device=device)
+        assert all(batch.num_halo for batch in run.batches(0))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        steps = [run.step(batch, optimizer).loss for epoch in range(5) for batch in run.batches(epoch)]
+        losses.append(torch.stack(steps).cpu())
+    torch.testing.assert_close(*losses, rtol=1e-8, atol=1e-10)
+
+
 def test_the_backward_pass_is_inexact_at_a_fresh_sweep() -> None:
     run = bound(IMC(clusters_per_batch=1, ridge=0.1, basis="T"))
     run.refresh()
@@ -292,7 +305,8 @@ def test_whatever_runs_beside_a_step_ends_with_it(trained: str, monkeypatch: pyt
 
         return join
 
-    monkeypatch.setattr("lmc.methods.imc.beside", beside)
+    for module in ("imc", "invariance"):
+        monkeypatch.setattr(f"lmc.methods.{module}.beside", beside)
     model = GCN(6, 7, 4, num_layers=3, linear_out=True).double()
     for name, p in model.named_parameters():
         p.requires_grad_(name.startswith(trained))

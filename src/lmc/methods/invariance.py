@@ -1,0 +1,222 @@
+"""The map of IMC in one step: messages from outside of a batch as a linear function of the rows inside.
+
+With Q the rows of the last sweep at the rows B of the batch, t the rows to sum and h the same rows before dropout,
+
+    C = K (Q^T h + lambda J),   K = (Q^T Q + lambda I)^-1
+    m = P t + S C                                         S = M - P Q, or M C + P (t - Q C) from M
+
+and backward, with adjoints v of m,
+
+    g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
+
+:mod:`lmc.methods.imc` derives these equations and computes Q, K, S and M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmc.graph import Around, accumulate, spmm
+from lmc.kernels.beside import beside
+from lmc.kernels.products import add_coarse_mm, coarse_mm, exact_mm, lower_inverse
+from lmc.kernels.sums import column_sums
+from lmc.models.activation import every
+from lmc.models.rows import as_rows, outer
+
+SAMPLE = 1024
+"""The unexplained share is measured on about this many rows of a batch."""
+
+
+class _Invariant(torch.autograd.Function):
+    """m = P t + S C."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> Tensor:
+        outside = beside(t.device, lambda: (op.map(h), op.sums))  # S is pulled after the map, which is needed first
+        m = op.sum(t, lambda: outside()[0])
+        C = outside()[0]
+        ctx.op, ctx.kept = op, (h, C)  # until they are measured
+        op.measure(h, C, joined=any(ctx.needs_input_grad))
+        return m
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (v,), op = grads, ctx.op
+        g = op.P.adjoint(v) if op.whole_sums else None
+        dh = beside(v.device, lambda: op.map_adjoint(op.outside_adjoint(v, g)))
+        return op.P.adjoint(v) if g is None else g, dh(), None
+
+
+class _InvariantLinear(torch.autograd.Function):
+    """m W^T + b without m: the products run on the narrow side, P (t W^T) + S (C W^T) + b.
+
+    With D = S^T v, g = P^T v:  dW = D^T C + g^T t,  dt = g W,  dC = D W.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, h: Tensor, W: Tensor, b: Tensor | None, op: Invariance) -> Tensor:
+        W = as_rows(W, t)
+        outside = beside(t.device, lambda: (C := op.map(h), C @ W.t(), op.sums))
+        s = op.sum(t @ W.t(), lambda: outside()[1])
+        C = outside()[0]
+        ctx.op, ctx.kept = op, h  # until it is measured
+        ctx.save_for_backward(t, W, C)
+        op.measure(h, C, joined=any(ctx.needs_input_grad))
+        return s if b is None else s.add_(as_rows(b, t))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+        (v,), op = grads, ctx.op
+        t, W, C = ctx.saved_tensors
+        g = op.P.adjoint(v) if op.whole_sums else None
+
+        def outside() -> tuple[Tensor, Tensor]:
+            D = op.outside_adjoint(v, g)
+            return op.map_adjoint(D @ W.to(D.dtype)), D.t() @ C.to(D.dtype)
+
+        adjoints = beside(v.device, outside)
+        g = op.P.adjoint(v) if g is None else g
+        dt, inside, db = g @ W, outer(g, t), column_sums(v) if ctx.needs_input_grad[3] else None
+        dh, dW = adjoints()
+        return dt, dh, dW.add_(inside), db, None
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """What the map of one layer reads of the last sweep.
+
+    Args:
+        Q: the rows of the sweep, for the fitted rows.
+        K: the inverse of the Gram matrix with its ridge, [r, r].
+        prior: the diagonal of lambda J, [r].
+        real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
+        all_rows: where M is read, the rows of the sweep for all rows of the batch.
+    """
+
+    Q: Tensor
+    K: Tensor
+    prior: Tensor
+    real: Tensor | None
+    all_rows: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Invariance(Around):
+    """The operator of one layer in one step. Its map is fitted to every ``stride``-th row of the batch.
+
+    Args:
+        read: gives what the map reads of the last sweep.
+        pull_sums: gives S, or with ``whole_sums`` M, of the rows of the batch.
+        explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
+            follows, and the place of this batch there; None: nothing is stored.
+    """
+
+    read: Callable[[], Swept]
+    pull_sums: Callable[[], Tensor]
+    stride: int
+    whole_sums: bool
+    explained: tuple[Tensor, Tensor] | None
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
+        return _Invariant.apply(t, self._fitted(t, clean), self)
+
+    def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor:
+        """(P t) W^T + b with the weights first."""
+        return _InvariantLinear.apply(t, self._fitted(t, clean), W, b, self)
+
+    def _fitted(self, t: Tensor, clean: Tensor | None) -> Tensor:
+        """The rows h that the map is fitted to; in the others, the adjoint of the map is zero."""
+        return every(t if clean is None else clean, self.stride)
+
+    @cached_property
+    def swept(self) -> Swept:
+        return self.read()
+
+    @cached_property
+    def sums(self) -> Tensor:
+        return self.pull_sums()
+
+    def map(self, h: Tensor) -> Tensor:
+        """C = K (Q^T h + lambda J) of the fitted rows h, in their dtype."""
+        moments = coarse_mm(self.swept.Q.t(), h)
+        moments.diagonal().add_(self.swept.prior[: h.shape[1]])
+        return exact_mm(self.swept.K, moments).to(h.dtype)
+
+    def measure(self, h: Tensor, C: Tensor, joined: bool) -> None:
+        """Store what C explains of about ``SAMPLE`` rows, beside the rest of the step.
+
+        Args:
+            joined: whether the backward pass of this layer runs, which waits for it; else it is waited for now.
+        """
+        if self.explained is None:
+            return
+        explained, place = self.explained
+        some, real = slice(None, None, max(1, h.shape[0] // SAMPLE)), self.swept.real
+
+        def stored() -> None:
+            rows = h[some] if real is None else h[some] * real[some]
+            missed = torch.addmm(rows, self.swept.Q[some], C, alpha=-1)
+            sizes = torch.stack([torch.linalg.vector_norm(each, dtype=explained.dtype) for each in (missed, rows)])
+            explained.index_copy_(0, place, sizes.unsqueeze(0))
+
+        join = beside(h.device, stored)
+        if not joined:
+            join()
+
+    def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
+        """P t + S C with C = map(), which may be computed meanwhile; from M it is M C + P (t - Q C)."""
+        if not self.whole_sums:
+            return add_coarse_mm(spmm(self.P.forward, t.to(self.sums.dtype)), self.sums, map())
+        C, Q = map(), self.swept.all_rows
+        assert Q is not None
+        inside = coarse_mm(Q, C, minus_from=t)
+        return accumulate(coarse_mm(self.sums, C), self.P.forward, inside)
+
+    def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
+        """S^T v; from M and g = P^T v where S is not stored."""
+        product, Q = coarse_mm(self.sums.t(), v), self.swept.all_rows
+        return product if Q is None or g is None else coarse_mm(Q.t(), g, minus_from=product)
+
+    def map_adjoint(self, dC: Tensor) -> Tensor:
+        """dh = Q K dC of the fitted rows."""
+        return coarse_mm(self.swept.Q, exact_mm(self.swept.K, dC))
+
+
+@dataclass(frozen=True, eq=False)
+class KnownSums(Around):
+    """The first layer on features: the rows Q = X never change, so that C = I and m = M + P (t - x)."""
+
+    M: Tensor
+
+    def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
+        return self.M if clean is None or clean is t else self.M + self.P(t - clean)
+
+
+def unexplained(explained: Tensor) -> float:
+    """The share |h - Q C|^2 / |h|^2 over all batches and layers."""
+    missed, size = explained.square().sum((0, 1)).tolist()
+    return missed / max(size, 1e-30)
+
+
+@torch.no_grad()
+def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> tuple[Tensor, Tensor]:
+    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r]; and the diagonal
+    of lambda D^-2, [k, r].
+
+    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
+    float64, since the condition of D G D is about r / ridge.
+    """
+    d = scale.double()
+    G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
+    diagonal = G.diagonal(dim1=-2, dim2=-1)
+    added = (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
+    diagonal += added
+    L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
+    half = lower_inverse(L) * scale.unsqueeze(-2)  # L^-1 D
+    return exact_mm(half.mT, half), (added / d.square()).to(grams.dtype)
