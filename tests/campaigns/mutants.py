@@ -717,6 +717,22 @@ MUTANTS = (
         ("engine/test_padding.py",),
     ),
     Mutant(
+        "imc-loss-of-halo-rows",
+        "engine/layered.py",
+        "            losses = losses[: batch.num_core]",
+        "            pass",
+        "the estimate of IMC with halo rows is the gradient of the loss of the core rows",
+        ("reference/test_reference_imc.py", "methods/test_imc.py"),
+    ),
+    Mutant(
+        "imc-halo-beyond-its-limit",
+        "methods/imc.py",
+        "ROWS_PER_COLUMN * columns - core.numel()))",
+        "ROWS_PER_COLUMN * columns))",
+        "halo rows are computed until there are enough rows for each column",
+        ("methods/test_imc.py",),
+    ),
+    Mutant(
         "drawn-copy-in-one-place",
         "engine/padding.py",
         "[*parts, *none, slot]",

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.nn import models as pyg_models
 
+import lmc
 from helpers import parts_of, random_graph, scrambled, sweep, worst_error
 from lmc.diagnostics import bias, gradient_error
 from lmc.engine import Run
@@ -73,6 +75,20 @@ def test_halo_rows_are_exact_at_a_fresh_sweep_and_reduce_the_bias(name: str) -> 
         assert fmean(losses) == pytest.approx(float(full.accumulate(next(full.batches())).loss))
         found.append(sum(bias(run).values()))
     assert found[1] < found[0]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "wrapped"])
+def test_with_all_other_rows_in_the_halo_the_estimate_is_exact(name: str) -> None:
+    g = random_graph(24)
+    every = torch.arange(24)
+    edges = torch.stack([every.repeat_interleave(24), every.repeat(24)])
+    g = Graph.from_edges(edges[:, edges[0] != edges[1]], g.x, g.y, train=g.train, num_classes=4)
+    model = lmc.wrap(pyg_models.GraphSAGE(6, 7, 3, 4)) if name == "wrapped" else MODELS[name]()
+    run = bound(IMC(clusters_per_batch=1, halo=3.0), scrambled(model), g)
+    assert all(batch.num_halo == 18 for batch in run.batches(0))
+    for batch in run.batches(0):
+        run.step(batch, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert max(bias(run).values()) < 1e-10  # whatever the age of the sweep
 
 
 @pytest.mark.gpu

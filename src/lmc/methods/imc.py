@@ -236,7 +236,8 @@ class IMC(HistoryMethod):
         halo = problem.halo(core)
         if halo.numel() <= room:
             return halo
-        P = problem.blocks.block(core, torch.cat([core, halo]))
+        # all layers have the same halo rows, also where their matrices have other values
+        P = problem.of_layer(1).blocks.block(core, torch.cat([core, halo]))
         weight = spmm(P.t(), P.data.new_ones(core.numel(), 1))[core.numel() :, 0].abs().double().cpu()
         source = generator(torch.device("cpu"), 0, "halo", int(core[0]))
         drawn = torch.multinomial(weight.clamp_min(1e-12), room, generator=source)
