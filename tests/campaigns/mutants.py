@@ -645,14 +645,6 @@ MUTANTS = (
         IMC,
     ),
     Mutant(
-        "imc-scale-of-fitted-rows-alone",
-        "methods/imc.py",
-        "squares = stride * grams",
-        "squares = grams",
-        "columns have unit mean square over all nodes, also where rows are left out of the fit",
-        IMC,
-    ),
-    Mutant(
         "imc-outside-contains-the-inside",
         "methods/imc.py",
         "outside=not self._overlapping)",

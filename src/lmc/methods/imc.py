@@ -376,7 +376,8 @@ class IMC(HistoryMethod):
         for layers, grams in zip(_by_width(numbers, exact.tables["Q"]), grams_by_width, strict=True):
             stride = _stride(exact.problem, numbers, layers[0])
             sizes = [num_rows(core) / stride for _ in layers for core in cores]
-            squares = stride * grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
+            # of fitted rows alone: a factor that all columns have in common cancels in K
+            squares = grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
             scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
             groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
             found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
