@@ -94,8 +94,9 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["programs"])
     def _conclude(  # type: ignore[no-untyped-def]
-        sums_ptr, a_ptr, R2_ptr, programs, d, DRIFTS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr
-    ):
+        sums_ptr, a_ptr, R2_ptr, place_ptr, programs, d,
+        DRIFTS: tl.constexpr, STORE: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
         k = tl.arange(0, WIDTH)
         zero = tl.zeros((WIDTH,), dtype=sums_ptr.dtype.element_ty)
         ff, fT, TT, fT_halo, TT_halo = zero, zero, zero, zero, zero
@@ -111,9 +112,10 @@ if triton is not None:
         a = tl.where(TT_halo > 0, fT_halo / tl.where(TT_halo > 0, TT_halo, 1.0), 1.0)
         a = tl.minimum(tl.maximum(a, 0.0), 2.0) if DRIFTS else 0.0 * a + 1.0
         tl.store(a_ptr + k, a, mask=k < d)
-        missed, size = tl.sum(ff - 2 * a * fT + a * a * TT), tl.sum(ff)
-        R2 = tl.where(size > 0, 1 - missed / tl.where(size > 0, size, 1.0), 1.0)
-        tl.store(R2_ptr, tl.minimum(tl.maximum(R2, 0.0), 1.0))
+        if STORE:
+            missed, size = tl.sum(ff - 2 * a * fT + a * a * TT), tl.sum(ff)
+            R2 = tl.where(size > 0, 1 - missed / tl.where(size > 0, size, 1.0), 1.0)
+            tl.store(R2_ptr + tl.load(place_ptr), tl.minimum(tl.maximum(R2, 0.0), 1.0))
 
     @triton.jit(do_not_specialize=["batches", "n", "c"])
     def _tau(  # type: ignore[no-untyped-def]
@@ -136,17 +138,19 @@ def read(
     num_core: int,
     sample: int,
     drifts: bool,
+    R2: tuple[Tensor, Tensor] | None,
     sum_core: Callable[[Tensor], Tensor] | None,
     add_core: Callable[[Tensor], object] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """a M[rows], t - a T[rows] and R2. With ``sum_core``, T[core] <- clean_core, and M[rows] += A afterwards.
+) -> tuple[Tensor, Tensor]:
+    """a M[rows] and t - a T[rows]. With ``sum_core``, T[core] <- clean_core, and M[rows] += A afterwards.
 
     Args:
         T, M: the rows and the sums; ``rows`` are the numbers of the rows of ext in them.
+        R2: where R2 is stored, and the place in it; None: it is not measured.
         sum_core: x -> P[ext, core] x, which makes A of clean_core - T[core]; None: nothing is kept.
         add_core: x -> M[core] += P[core, core] x; ``sum_core`` then makes the halo rows of A alone.
     """
-    a, R2 = measure(clean, T, rows, num_core, sample, drifts)
+    a = measure(clean, T, rows, num_core, sample, drifts, R2)
     t, clean, keep = t.contiguous(), clean.contiguous(), sum_core is not None
     (n, d), (grid, width) = t.shape, _shape(t)
     delta, change = torch.empty_like(t), t.new_empty(num_core, d, dtype=_accumulate_dtype(t))
@@ -157,20 +161,25 @@ def read(
     _base_sums[grid](M, base if A is None else A, rows, a, base, n, d, first, KEEP=keep, ROWS=ROWS, WIDTH=width)
     if add_core is not None:
         add_core(change)
-    return base, delta, R2
+    return base, delta
 
 
-def measure(clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool) -> tuple[Tensor, Tensor]:
-    """The drift a and R2 from evenly spaced rows of core and halo."""
+def measure(
+    clean: Tensor, T: Tensor, ext: Tensor, num_core: int, sample: int, drifts: bool, R2: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """The drift a from evenly spaced rows of core and halo; R2 is stored in its place."""
     clean = clean.contiguous()
     (n, d), c = clean.shape, num_core
     steps = [max(1, num // sample) for num in (c, n - c)]
     programs = max(triton.cdiv(triton.cdiv(num, step), CHUNK) for num, step in zip((c, n - c), steps, strict=True))
-    sums, a, R2 = (T.new_empty(shape, dtype=_accumulate_dtype(T)) for shape in ((programs, 2, 3, d), (d,), ()))
+    sums, a = (T.new_empty(shape, dtype=_accumulate_dtype(T)) for shape in ((programs, 2, 3, d), (d,)))
     _, width = _shape(clean)
     _sums[(programs, 2)](clean, T, ext, sums, T.shape[0], n, c, d, *steps, CHUNK=CHUNK, TILE=TILE, WIDTH=width)
-    _conclude[(1,)](sums, a, R2, programs, d, DRIFTS=drifts, TILE=TILE, WIDTH=width, num_warps=8)
-    return a, R2
+    stored, place = (a, ext) if R2 is None else R2
+    _conclude[(1,)](
+        sums, a, stored, place, programs, d, DRIFTS=drifts, STORE=R2 is not None, TILE=TILE, WIDTH=width, num_warps=8
+    )
+    return a
 
 
 def trust(R2: Tensor, place: Tensor, part: Tensor, num_core: int) -> Tensor:

@@ -58,12 +58,10 @@ class Reading:
     Args:
         base: a M[ext].
         delta: t - a T[ext].
-        R2: the share of the core's fresh rows that the stored ones explain (1: all of it).
     """
 
     base: Tensor
     delta: Tensor
-    R2: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,9 @@ class Ledger:
     T: Table
     M: Table
 
-    def read(self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool) -> Reading:
+    def read(
+        self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool, R2: Tensor | None
+    ) -> Reading:
         """The complete sums for rows ``t`` of ext, in two terms.
 
         Args:
@@ -86,11 +86,14 @@ class Ledger:
             clean: the same before dropout. The ledger keeps clean rows, since other steps read them.
             keep: write the core's rows, and what they change in the sums of ext.
             drifts: measure the drift; else a = 1.
+            R2: where the share of the core's fresh rows that the stored ones explain is kept for every batch, [b].
         """
         c, P_core = batch.num_core, P.columns(batch.num_core)[0]
         T_core, T_halo = self.T.pull(batch.rows), self.T.pull(batch.halo)
         M_core, M_halo = self.M.pull(batch.rows), self.M.pull(batch.halo)
-        a, R2 = measure(clean, c, sampled(T_core), sampled(T_halo), drifts)
+        a, share = measure(clean, c, sampled(T_core), sampled(T_halo), drifts)
+        if R2 is not None:
+            R2.index_copy_(0, batch.place, share.view(1))
         delta, base = torch.empty_like(t), torch.empty_like(t)
         torch.addcmul(t[:c], a, T_core, value=-1, out=delta[:c])
         torch.addcmul(t[c:], a, T_halo, value=-1, out=delta[c:])
@@ -101,16 +104,19 @@ class Ledger:
             self.T.push(batch.rows, clean[:c])
             self.M.add(batch.rows, A[:c])
             self.M.add(batch.halo, A[c:])
-        return Reading(base, delta, R2)
+        return Reading(base, delta)
 
-    def read_fused(self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool) -> Reading | None:
+    def read_fused(
+        self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool, R2: Tensor | None
+    ) -> Reading | None:
         """:meth:`read` on a GPU, where every row is read once and written once; None elsewhere."""
         memory = in_place((self.T, self.M), batch.rows, batch.halo, batch.ext)
         if memory is None:
             return None
         (T, M), c = memory.tensors, batch.num_core
         sums = _core_sums(P.columns(c)[0], memory.core_of(M), c) if keep else (None, None)
-        found = kernel.read(T, M, memory.rows, t, clean, c, SAMPLE, drifts, *sums)
+        stored = None if R2 is None else (R2, batch.place)
+        found = kernel.read(T, M, memory.rows, t, clean, c, SAMPLE, drifts, stored, *sums)
         if keep:
             memory.write_back(with_halo=self.M)
         return Reading(*found)
@@ -241,11 +247,9 @@ class Completion(Around):
         step = self.step
         ledger = Ledger(step.tables[rows][self.l], step.tables[sums][self.l])
         P = self.P.forward if rows == "T" else self.P.backward
-        arguments = step.batch, P, t, clean, step.keep, self.drifts
-        reading = ledger.read_fused(*arguments) or ledger.read(*arguments)
-        if step.keep and rows == "T":
-            step.numbers["R2"][self.l].index_copy_(0, step.batch.place, reading.R2.view(1))
-        return reading
+        R2 = step.numbers["R2"][self.l] if step.keep and rows == "T" else None
+        arguments = step.batch, P, t, clean, step.keep, self.drifts, R2
+        return ledger.read_fused(*arguments) or ledger.read(*arguments)
 
 
 @dataclass(frozen=True)
