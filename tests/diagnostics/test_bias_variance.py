@@ -67,6 +67,22 @@ def test_fixed_batches_have_the_bias_of_one_epoch() -> None:
     assert found.relative_bias == pytest.approx(total**0.5, rel=1e-12)
 
 
+def test_parameters_whose_gradient_is_rounding_are_left_out() -> None:
+    """A batch norm takes the mean of its columns away, and with it the bias of the linear map before it."""
+    g = random_graph()
+    model = scrambled(GCN(g.num_features, 5, g.num_classes, num_layers=3, norm="batch"))
+    run = GAS(clusters_per_batch=2).bind(g, model, parts_of(g))
+    left_out = {name for name, _ in model.named_parameters()} - bias(run).keys()
+    assert left_out == {"layers.0.lin.bias", "layers.1.lin.bias"}
+
+
+def test_a_gradient_of_zero_is_compared() -> None:
+    g = random_graph()
+    model = scrambled(make("gcn", g))
+    run = GAS(clusters_per_batch=2).bind(g, model, parts_of(g), loss=lambda outputs, targets: 0 * outputs.sum(1))
+    assert bias(run) == dict.fromkeys(run.parameters, 0.0)
+
+
 @pytest.mark.parametrize("redraw", [False, True])
 def test_exact_methods_have_variance_alone(redraw: bool) -> None:
     found = bias_variance(trained(BackwardSGD(clusters_per_batch=2, redraw=redraw), num_parts=4))

@@ -116,7 +116,7 @@ def bias(run: Run) -> dict[str, float]:
         for name, estimate in run.gradient(batch).items():
             mean[name] += estimate / run.num_batches
     least = NEGLIGIBLE * math.hypot(*(float(g.norm()) for g in full.values()))
-    return _relative(mean, {name: g for name, g in full.items() if float(g.norm()) > least})
+    return _relative(mean, {name: g for name, g in full.items() if float(g.norm()) >= least})
 
 
 def _full_gradient(run: Run) -> dict[str, Tensor]:
