@@ -195,7 +195,7 @@ class IMC(HistoryMethod):
         if self.basis not in BASES:
             raise ConfigError(f"expected basis in {list(BASES)} (got {self.basis!r})")
         if self.halo < 0 or (self.halo and self.redraw):
-            raise ConfigError(f"expected halo >= 0, and 0 for redrawn batches (got {self.halo})")
+            raise ConfigError(f"expected halo >= 0, and 0 for redrawn batches (got {self.halo}): set halo=0")
 
     @property
     def setup(self) -> Setup:

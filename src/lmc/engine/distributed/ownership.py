@@ -37,8 +37,8 @@ def check_distributed(method: Method, model: Model, options: Distributed, graph:
         raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
     if isinstance(method, IMC) and method.halo:
         raise ConfigError(
-            f"expected halo=0 for {traits.title} in a distributed run (got {method.halo}): a rank has the sums of the "
-            "rows that it owns alone"
+            f"expected halo=0 for {traits.title} in a distributed run (got {method.halo}): set halo=0, since a rank "
+            "has the sums of its own rows alone"
         )
     if options.sync_every > 1 and traits.sums:
         raise ConfigError(
