@@ -203,14 +203,18 @@ def memory(run: Run, batch: Batch) -> Memory:
 
 
 def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
-    """The largest sum of live allocations while ``step()`` runs, beyond what was allocated before it."""
+    """The largest sum of live tensors while ``step()`` runs, beyond those that lived before it.
+
+    On a GPU these are the bytes that were requested. The allocator may give a tensor up to a megabyte more, which
+    depends on the memory that happens to be free.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
+        before = _requested(device)["current"]
         torch.cuda.reset_peak_memory_stats(device)
         step()
         torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
+        return _requested(device)["peak"] - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
     events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -219,6 +223,11 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
         live += event.nbytes()
         peak = max(peak, live)
     return peak
+
+
+def _requested(device: torch.device) -> dict[str, int]:
+    """The bytes that tensors on a GPU have requested: the "current" number and its "peak"."""
+    return torch.cuda.memory.memory_stats_as_nested_dict(device)["requested_bytes"]["all"]
 
 
 def _bytes(value: Tensor | CSR) -> int:
