@@ -224,7 +224,7 @@ class IMC(HistoryMethod):
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = self._halo(problem, core)
-        ext = torch.cat([core, halo])
+        ext = torch.cat([core, halo]) if halo.numel() else core
         return Layout(halo, operators(problem, ext.numel(), Aggregation.exact(problem.blocks.induced(ext))))
 
     def _halo(self, problem: ProblemView, core: Tensor) -> Tensor:
