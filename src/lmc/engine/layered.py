@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
 from lmc.models import Model, Operator, Pass, evaluating
+from lmc.models.passes import KnowsWhole
 from lmc.stores import Rows, Table
 
 if TYPE_CHECKING:
@@ -111,7 +113,9 @@ class Layered:
         for l in range(1, problem.model.num_layers + 1):
             if run.sync is not None:
                 run.sync.arrive(l)
-            s = method.compensate(step, l, advance(problem, l, s, method.operator(step, l), p, h0))
+            operator = method.operator(step, l)
+            s = method.compensate(step, l, advance(problem, l, s, operator, p, h0))
+            p = replace(p, statistics=whole_statistics(problem.model, l, operator, p))
         assert isinstance(s, Tensor)
         return finish(problem, s, p)
 
@@ -200,6 +204,15 @@ def advance(problem: Problem, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0:
         assert isinstance(s, Tensor)
         s = problem.model.layer(l - 1).activate(s, p)
     return layer(s, P, p, h0).to(problem.dtype)
+
+
+def whole_statistics(model: Model, l: int, P: Operator, p: Pass) -> tuple[Tensor, Tensor] | None:
+    """Mean and variance of the state of layer l over all nodes; None where the operator does not know them."""
+    sums = P.whole if isinstance(P, KnowsWhole) else None
+    if sums is None:
+        return None
+    clean = replace(p, dropout=False)
+    return sums.through(lambda m: model.layer(l)(m, GivenSums(m), clean, m))
 
 
 def finish(problem: Problem, s: Tensor, p: Pass) -> Tensor:

@@ -50,9 +50,11 @@ from lmc.kernels.beside import beside
 from lmc.kernels.packed import num_rows
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
-from lmc.methods.invariance import Invariance, KnownSums, Swept, inverse, unexplained
+from lmc.methods.invariance import Invariance, KnownSums, KnownWhole, Swept, inverse, unexplained
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
+from lmc.models.activation import BatchNorm
+from lmc.models.statistics import Distribution
 from lmc.sampling import generator
 from lmc.stores import Rows, Table
 
@@ -67,6 +69,9 @@ which rows of an average batch are left out of the fit."""
 
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
+
+MANY_COLUMNS = 1024
+"""Sums with more columns have no statistics over all nodes: batch norms then read those of the batch, corrected."""
 
 GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
@@ -149,6 +154,24 @@ def _store_scales(exact: ExactPasses) -> None:
     for l, table in exact.tables["Q"].items():
         squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
         exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
+
+
+def _store_moments(exact: ExactPasses, l: int, sums: Callable[[Rows], Tensor]) -> None:
+    """Mean and covariance over all nodes of the sums of layer l."""
+    into, n = exact.numbers[f"moments{l}"], exact.problem.num_nodes
+    total = torch.stack([column_sums(sums(rows)) for rows in exact.chunks]).sum(0)
+    mean = exact.total(total.to(into.dtype)) / n
+    centred = ((sums(rows) - mean).to(into.dtype) for rows in exact.chunks)  # so that nothing cancels
+    products = torch.stack([coarse_mm(part.t(), part) for part in centred]).sum(0)
+    into[0].copy_(mean)
+    into[1:].copy_(exact.total(products) / n)
+
+
+def _distribution(moments: Tensor, dtype: torch.dtype) -> Distribution:
+    """That of rows with this mean and covariance, [1 + k, k]."""
+    return Distribution(
+        moments[:1].to(dtype), torch.eye(moments.shape[1], dtype=dtype, device=moments.device), moments[1:]
+    )
 
 
 def _fill_feature_sums(exact: ExactPasses) -> None:
@@ -284,7 +307,23 @@ class IMC(HistoryMethod):
         for l, r in self.tables(problem)["Q"].items():
             fixed = {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
             found |= {f"scale{l}": new(r)} if self._overlapping else fixed
-        return found
+        return found | {f"moments{l}": new(1 + r, r) for l, r in self._normalised(problem).items()}
+
+    def _normalised(self, problem: ProblemView) -> dict[int, int]:
+        """The layers whose batch norm reads statistics of all nodes, and how many columns their sums have at the sweep.
+
+        These statistics follow from the distribution of the sums over all nodes, where a layer reads nothing else. The
+        last layer is left out: a sweep does not compute its sums.
+        """
+        model = problem.model
+        if self.basis == "random" or model.owns_forward:
+            return {}
+        columns = ({1: problem.graph.num_features} if problem.aggregated else {}) | self.tables(problem)["Q"]
+        layers = {l: model.layer(l) for l, r in columns.items() if r <= MANY_COLUMNS and l < model.num_layers}
+        return {
+            l: columns[l] for l, layer in layers.items()
+            if layer.reads_sums_alone and layer.activation is not None and type(layer.activation.norm) is BatchNorm
+        }  # fmt: skip
 
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
@@ -293,8 +332,9 @@ class IMC(HistoryMethod):
             return P
         if self._overlapping and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
             step.scratch["redrawn"] = beside(step.problem.device, partial(self._redrawn, step))
+        moments = numbers.get(f"moments{l}")
         if not (l in Q or l in M):
-            return P
+            return P if moments is None else KnownWhole(P.num_outputs, _distribution(moments, step.problem.dtype))
         assert isinstance(P, Aggregation)
         if l not in Q:
             return KnownSums(P, _pull(M[l], batch))
@@ -306,7 +346,7 @@ class IMC(HistoryMethod):
         else:
             read = beside(step.problem.device, partial(self._fixed, step, l))
         pull_sums = partial(_pull, step.tables[self._sums][l], batch)
-        return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self._overlapping, explained)
+        return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self._overlapping, explained, moments)
 
     def _fixed(self, step: Step, l: int) -> Swept:
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
@@ -359,6 +399,9 @@ class IMC(HistoryMethod):
             if missing := Q[l].data().shape[1] - q.shape[1]:
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
+        for l, width in self._normalised(exact.problem).items():  # before S replaces the sums of all neighbours
+            first = partial(_first_sums, exact.problem, width=width)
+            _store_moments(exact, l, exact.tables[self._sums][l].pull if l in Q else first)
         if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)

@@ -15,41 +15,48 @@ and backward, with adjoints v of m,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmc.graph import Around, accumulate, spmm
+from lmc.graph import Around, Precomputed, accumulate, spmm
 from lmc.kernels.beside import beside
 from lmc.kernels.products import add_coarse_mm, coarse_mm, exact_mm, lower_inverse
 from lmc.kernels.sums import column_sums
 from lmc.models.activation import every
 from lmc.models.rows import as_rows, outer
+from lmc.models.statistics import Distribution
 
 SAMPLE = 1024
 """The unexplained share is measured on about this many rows of a batch."""
 
 
 class _Invariant(torch.autograd.Function):
-    """m = P t + S C."""
+    """m = P t + S C, and C itself."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> Tensor:
+    def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> tuple[Tensor, Tensor]:
         outside = beside(t.device, lambda: (op.map(h), op.sums))  # S is pulled after the map, which is needed first
         m = op.sum(t, lambda: outside()[0])
         C = outside()[0]
         ctx.op, ctx.kept = op, (h, C)  # until they are measured
         op.measure(h, C, joined=any(ctx.needs_input_grad))
-        return m
+        ctx.set_materialize_grads(False)
+        return m, C.view_as(C)  # of its own, since what this node keeps may not lead back to it
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        (v,), op = grads, ctx.op
+        (v, of_map), op = grads, ctx.op
         g = op.P.adjoint(v) if op.whole_sums else None
-        dh = beside(v.device, lambda: op.map_adjoint(op.outside_adjoint(v, g)))
+
+        def map_adjoint() -> Tensor:
+            dC = op.outside_adjoint(v, g)
+            return op.map_adjoint(dC if of_map is None else dC + of_map)
+
+        dh = beside(v.device, map_adjoint)
         return op.P.adjoint(v) if g is None else g, dh(), None
 
 
@@ -115,6 +122,7 @@ class Invariance(Around):
         pull_sums: gives S, or with ``whole_sums`` M, of the rows of the batch.
         explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
             follows, and the place of this batch there; None: nothing is stored.
+        whole_moments: mean and covariance of the rows of P Q over all nodes, [1 + r, r]; None: nobody asks for them.
     """
 
     read: Callable[[], Swept]
@@ -122,13 +130,23 @@ class Invariance(Around):
     stride: int
     whole_sums: bool
     explained: tuple[Tensor, Tensor] | None
+    whole_moments: Tensor | None
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
-        return _Invariant.apply(t, self._fitted(t, clean), self)
+        # the node of autograd keeps a copy: if it kept this operator, which keeps a result of the node, both would
+        # outlive the step until the garbage collector runs
+        m, vars(self)["C"] = _Invariant.apply(t, self._fitted(t, clean), replace(self))
+        return m
 
-    def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor:
-        """(P t) W^T + b with the weights first."""
-        return _InvariantLinear.apply(t, self._fitted(t, clean), W, b, self)
+    @property
+    def whole(self) -> Distribution | None:
+        """That of P Q C: today's rows are Q C, as far as the map explains them."""
+        found, C = self.whole_moments, vars(self).get("C")
+        return None if found is None or C is None else Distribution(found[:1].to(C.dtype) @ C, C, found[1:])
+
+    def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
+        """(P t) W^T + b with the weights first; None where sums of all nodes are asked for."""
+        return None if self.whole_moments is not None else _InvariantLinear.apply(t, self._fitted(t, clean), W, b, self)
 
     def _fitted(self, t: Tensor, clean: Tensor | None) -> Tensor:
         """The rows h that the map is fitted to; in the others, the adjoint of the map is zero."""
@@ -196,6 +214,13 @@ class KnownSums(Around):
 
     def __call__(self, t: Tensor, clean: Tensor | None = None) -> Tensor:
         return self.M if clean is None or clean is t else self.M + self.P(t - clean)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownWhole(Precomputed):
+    """The first layer on P X, whose distribution over all nodes is constant."""
+
+    whole: Distribution
 
 
 def unexplained(explained: Tensor) -> float:

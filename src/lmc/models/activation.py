@@ -20,6 +20,7 @@ from lmc.kernels.dropout import dropout, keep_mask, relu_dropout
 from lmc.kernels.layer_norm import MAX_WIDTH, Adjoints, layer_norm_relu_dropout
 from lmc.models.passes import Pass
 from lmc.models.rows import Resettable, Weighted, scale_and_shift
+from lmc.models.statistics import through_statistics
 
 NORMS = (None, "layer", "batch", "batch-halo")
 EPS = 1e-5
@@ -203,6 +204,9 @@ class BatchNorm(nn.BatchNorm1d):
             return scale_and_shift(self._over_ranks(x, p.total), self.weight, self.bias, core)
         if not self.training or (core == x.shape[0] and not p.batch_renorm):
             return self._core(x)
+        if p.statistics is not None:
+            mean, var, gain, shift = self._of_whole(*p.statistics)
+            return F.batch_norm(x, mean, var, gain, shift, eps=self.eps)
         if p.pooled:
             unit = F.batch_norm(
                 x, self.running_mean, self.running_var, training=True, momentum=self._count(), eps=self.eps
@@ -223,6 +227,8 @@ class BatchNorm(nn.BatchNorm1d):
     def groups(self, x: Tensor, p: Pass) -> list[Group]:
         """How core rows and halo rows are normalised, for the fused kernel; updates the running statistics."""
         core, (mean, var) = p.core_of(x.shape[0]), self._running()
+        if p.statistics is not None:
+            return [Group(*self._of_whole(*p.statistics), constant=True)]
         found = moments(x, core, p.num_real)
         mu, sigma2 = found[0]
         if p.batch_renorm:
@@ -233,6 +239,14 @@ class BatchNorm(nn.BatchNorm1d):
         mean.lerp_(mu.to(mean.dtype), momentum)
         var.lerp_((sigma2 * (size / (size - 1))).to(var.dtype), momentum)
         return [Group(*of, self.weight, self.bias) for of in found]
+
+    def _of_whole(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The statistics of all nodes as constants, and the affine parameters, through which the gradient flows to
+        these statistics. The running ones become the same: there is no noise of batches that has to be averaged."""
+        self._count()
+        for running, value in zip(self._running(), (mean, var), strict=True):
+            running.copy_(value.detach())
+        return mean.detach(), var.detach(), *through_statistics(self.weight, self.bias, mean, var, self.eps)
 
     def _running(self) -> tuple[Tensor, Tensor]:
         assert self.running_mean is not None

@@ -41,6 +41,8 @@ class Layer(nn.Module, ABC):
     """Whether the aggregation is a fixed linear map of the messages, P t (attention is not)."""
     completes_halo: bool = False
     """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
+    reads_sums_alone: bool = False
+    """Whether s^l is a function of P t alone, row by row."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:

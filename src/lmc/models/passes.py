@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.graph import Aggregation
+from lmc.models.statistics import Distribution
 
 
 class Operator(Protocol):
@@ -44,6 +45,15 @@ class CompletesRows(Protocol):
         """The aggregation over rows that are all here, and these rows: the given ones, unless other ranks have more."""
 
 
+@runtime_checkable
+class KnowsWhole(Protocol):
+    """An operator that knows how the sums of a layer are distributed over all nodes of the graph."""
+
+    @property
+    def whole(self) -> Distribution | None:
+        """The distribution of the sums of all nodes, once the operator was applied; None: it is not known."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """The settings of one forward pass.
@@ -53,6 +63,8 @@ class Pass:
         pooled: batch statistics are taken over all rows together, not over core and halo separately.
         batch_renorm: core and halo rows share the core's batch statistics, corrected towards the running ones
             (:func:`lmc.models.activation.batch_renorm`).
+        statistics: mean and variance over all nodes of the state that is activated next, through which the gradient
+            flows; a batch norm then reads these instead of those of the rows. None: they are not known.
         dropout: False switches every dropout off while batch norm stays in training mode (for diagnostics).
         generator: the source of the dropout masks; None: torch's global generator.
         grad_from_halo: weights that are applied before the aggregation take their gradient from every row that the
@@ -65,6 +77,7 @@ class Pass:
     num_core: int | None = None
     pooled: bool = False
     batch_renorm: bool = False
+    statistics: tuple[Tensor, Tensor] | None = None
     dropout: bool = True
     generator: torch.Generator | None = None
     grad_from_halo: bool = False
