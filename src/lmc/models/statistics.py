@@ -31,24 +31,27 @@ class Distribution:
 
         With A = affine(directions) - affine(0), they are affine(mean) and the diagonal of A^T covariance A.
         """
-        s = affine(torch.cat([torch.zeros_like(self.mean), self.mean, self.directions]))
-        return s[1].to(self.covariance.dtype), _Variance.apply(s[2:] - s[0], self.covariance)
+        origin = torch.zeros_like(self.mean)
+        return _Moments.apply(affine(torch.cat([origin, self.mean, self.directions])), self.covariance)
 
 
-class _Variance(torch.autograd.Function):
-    """The diagonal of A^T covariance A; its derivative is 2 covariance A."""
+class _Moments(torch.autograd.Function):
+    """From the rows s = [affine(0), affine(mean), affine(directions)] the mean and the variance of
+    :meth:`Distribution.through`. The derivative of the variance by A is 2 covariance A."""
 
     @staticmethod
-    def forward(ctx: Any, A: Tensor, covariance: Tensor) -> Tensor:
+    def forward(ctx: Any, s: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        A = s[2:] - s[0]
         spread = exact_mm(covariance, A)
         ctx.save_for_backward(spread)
-        ctx.dtype = A.dtype
-        return (A * spread).sum(0).clamp_min(0)
+        ctx.dtype = s.dtype
+        return s[1].to(covariance.dtype), (A * spread).sum(0).clamp_min(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (spread,) = ctx.saved_tensors
-        return (2 * grads[0] * spread).to(ctx.dtype), None
+        (dmean, dvar), (spread,) = grads, ctx.saved_tensors
+        dA = 2 * dvar * spread
+        return torch.cat([torch.stack([-dA.sum(0), dmean]), dA]).to(ctx.dtype), None
 
 
 def through_statistics(weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
