@@ -717,6 +717,14 @@ MUTANTS = (
         ("reference/test_reference_imc.py", "methods/test_imc.py"),
     ),
     Mutant(
+        "imc-sweep-of-outside-sums",
+        "engine/exact.py",
+        "return accumulate(there.clone(), P, rows.pull(ext).to(there.dtype))",
+        "return there.clone()",
+        "a sweep continues from the sums of all neighbours, not of those outside of the batch",
+        IMC,
+    ),
+    Mutant(
         "imc-statistics-without-their-adjoint",
         "methods/invariance.py",
         "op.map_adjoint(dC if of_map is None else dC + of_map)",

@@ -90,20 +90,22 @@ def test_a_plan_of_bfloat16_rows_is_as_accurate(division: Division, cls: type[Hi
     assert found.device < 0.8 * plan(division, model, method).device
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_plan_counts_what_sweeps_keep(division: Division, precision: str) -> None:
+@pytest.mark.parametrize(("precision", "layers"), [("float32", 3), ("bfloat16", 3), ("float32", 2)])
+def test_a_plan_counts_what_sweeps_keep(division: Division, precision: str, layers: int) -> None:
     g, method, placement = division.graph, IMC(20, 4), Placement(precision=precision)
-    model = GCN(g.num_features, 32, g.num_classes, num_layers=3)
+    model = GCN(g.num_features, 32, g.num_classes, num_layers=layers)
     sizes = {item.name: item.size for item in plan(division, model, method, placement).items}
     run = method.bind(g, model, division.parts, placement)
     run.refresh()
     assert sizes["maps of batches"] == sum(value.nbytes for value in run.numbers.values())
-    assert run.source.entries_between is not None
-    (kept,) = run.source.entries_between.values()
-    values = [kept.values, kept.as_torch(torch.float32).values()]
-    distinct = {value.data_ptr(): value.nbytes for value in values if value is not None}
-    measured = kept.indptr.nbytes + kept.indices.nbytes + sum(distinct.values())
-    assert sizes["edges between batches"] == pytest.approx(measured, rel=0.15)
+    assert run.source.entries is not None
+    assert len(run.source.entries) == layers - 1  # between batches, and within them where a third layer follows
+    measured = 0
+    for kept in run.source.entries.values():
+        values = [kept.values, kept.as_torch(torch.float32).values()]
+        distinct = {value.data_ptr(): value.nbytes for value in values if value is not None}
+        measured += kept.indptr.nbytes + kept.indices.nbytes + sum(distinct.values())
+    assert sizes["edges within and between batches"] == pytest.approx(measured, rel=0.15)
 
 
 def test_a_plan_counts_the_transpose_where_it_is_another_matrix(division: Division) -> None:

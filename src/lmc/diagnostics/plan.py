@@ -141,8 +141,11 @@ def _kept_batches(graph: Graph, found: Probe, largest: BatchSize, times_largest:
     if method.traits.sweeps and not problem.P.on_host:
         # products of bfloat16 rows read float32 values, which are kept beside the others
         of_entry = 4 + problem.dtype.itemsize + (4 if problem.dtype == torch.bfloat16 else 0)
-        entries = round(largest.cross_edges * times_largest) * of_entry
-        yield Item("edges between batches", "device", len(problem.matrices) * (entries + 4 * (graph.num_nodes + 1)))
+        between, starts = round(largest.cross_edges * times_largest), 4 * (graph.num_nodes + 1)
+        kept = between * of_entry + starts
+        if len(problem.model.message_widths) > 1:  # those within batches too, for the sums that a sweep continues from
+            kept += (graph.adj.nnz + graph.num_nodes - between) * of_entry + starts
+        yield Item("edges within and between batches", "device", len(problem.matrices) * kept)
 
 
 def _features(graph: Graph, problem: Problem) -> list[Item]:

@@ -45,7 +45,7 @@ class Batches:
         )  # fmt: skip
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
-        self.entries_between: dict[Extractor, CSR] | None = {} if self.kept and not problem.P.on_host else None
+        self.entries: dict[tuple[Extractor, str], CSR] | None = {} if self.kept and not problem.P.on_host else None
         """The entries of each matrix between fixed batches, from the first sweep on; None where they are not kept."""
         ids = problem.graph.n_id
         if ids is None and problem.exchange is not None:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.engine.distributed.exchange import publish
-from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, entry_chunks, row_chunks, spmm
+from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, accumulate, entry_chunks, row_chunks, spmm
 from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
@@ -45,6 +45,13 @@ FEW_ELEMENTS = 2**25
 SWEEP_BYTES = 64
 """Bytes of free memory per number in the widest state of a chunk that is filled: several such states exist at a time.
 """
+
+
+class Sums(Protocol):
+    """The sums P t of a layer: a table of them, or what computes them."""
+
+    def pull(self, rows: Rows) -> Tensor:
+        """The sums of these rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +107,7 @@ def sweep_chunks(problem: Problem) -> list[slice]:
     return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 
 
-def cut(problem: Problem, rows: Rows, l: int, sums: Table | None = None) -> Chunk:
+def cut(problem: Problem, rows: Rows, l: int, sums: Sums | None = None) -> Chunk:
     """What layer l needs to compute ``rows`` completely; only the rows themselves where their ``sums`` are known, which
     are the first columns of a table."""
     if sums is not None:
@@ -129,7 +136,7 @@ def rows_with_columns(problem: Problem, blocks: Extractor, rows: Rows) -> tuple[
 
 
 def exact_states(
-    problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table] = MappingProxyType({})
+    problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums] = MappingProxyType({})
 ) -> Iterator[tuple[int, Table]]:
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode.
 
@@ -214,6 +221,20 @@ def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     norm.running_var.copy_((square - mean.square()).clamp_min(0))
 
 
+@dataclass(frozen=True)
+class CompleteSums:
+    """The sums P t of a layer, from what comes from outside of fixed batches, which a table holds."""
+
+    passes: Passes
+    layer: int
+    rows: Table
+    outside: Table
+
+    def pull(self, rows: Rows) -> Tensor:
+        """The sums of these rows."""
+        return self.passes.complete_sums(self.layer, self.rows, self.outside, rows)
+
+
 class Passes:
     """The exact passes of a run, for filling its tables (:class:`lmc.methods.protocol.ExactPasses`).
 
@@ -275,15 +296,15 @@ class Passes:
         model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables[sums]
         states: list[Table] = []
         with evaluating(model):
-            known = {l: M[l] for l in Q}
+            known = {l: M[l] if sums == "M" else CompleteSums(self, l, Q[l], M[l]) for l in Q}
             later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
             for l in range(1, max(Q, default=0) + 1):
                 for rows in self.chunks if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)
-                if l == max(Q) and sums == "S":
+                if l in Q and sums == "S":
                     publish(problem.exchange, Q[l])
-                elif l in Q:
-                    self.fill_sums(l, Q[l], M[l])
+                if l in Q and (l < max(Q) or sums == "M"):
+                    self.fill_sums(l, Q[l], M[l], outside=sums == "S")
                 if l < max(Q):
                     states.append(next(later)[1])
                     set_statistics(problem, l, states[-1], self.chunks)
@@ -299,26 +320,31 @@ class Passes:
         if not outside:
             publish(problem.exchange, rows)
         for out in self.chunks:
-            ext, A = self._between(problem, out) if outside else rows_with_columns(problem, blocks, out)
+            ext, A = self._entries(problem, out, "between") if outside else rows_with_columns(problem, blocks, out)
             read = rows.pull(ext).to(sums.data().dtype)
             there = sums.pull(out) if sums.tier == "device" and isinstance(out, slice) else None
             sums.push(out, spmm(A, read.clamp_min(0) if relu else read, there))
 
-    def _between(self, problem: Problem, rows: Rows) -> tuple[Rows, CSR]:
-        """The rows that ``rows`` read, and the entries of P between them that lie within no fixed batch."""
-        kept = None if self._source is None or len(self.chunks) > 1 else self._source.entries_between
-        if kept and problem.blocks in kept:
-            return slice(0, problem.graph.num_nodes), kept[problem.blocks]
+    def complete_sums(self, l: int, rows: Table, outside: Table, of: Rows) -> Tensor:
+        ext, P = self._entries(self.problem.of_layer(l), of, "within")
+        there = outside.pull(of)
+        return accumulate(there.clone(), P, rows.pull(ext).to(there.dtype))
+
+    def _entries(self, problem: Problem, rows: Rows, where: Literal["within", "between"]) -> tuple[Rows, CSR]:
+        """The rows that ``rows`` read, and the entries of P that lie within fixed batches, or between them."""
+        kept = None if self._source is None or len(self.chunks) > 1 else self._source.entries
+        if kept and (problem.blocks, where) in kept:
+            return slice(0, problem.graph.num_nodes), kept[problem.blocks, where]
         ext, P = rows_with_columns(problem, problem.blocks, rows)
         batch = self._clusters.parts.to(problem.device, torch.int32) // self._clusters.per_batch
         column = F.pad(batch, (0, problem.graph.num_nodes - batch.numel()), value=-1)[ext]  # mirrors are in no batch
-        row, outside = batch[rows], torch.empty(P.nnz, dtype=torch.bool, device=P.device)
+        row, chosen = batch[rows], torch.empty(P.nnz, dtype=torch.bool, device=P.device)
         for i, entries in entry_chunks(P):
-            outside[entries] = row[i] != column[P.indices[entries].long()]
-        between = replace(P, edge_data=None, _cache={}).filtered(outside)
+            chosen[entries] = (row[i] == column[P.indices[entries].long()]) == (where == "within")
+        found = replace(P, edge_data=None, _cache={}).filtered(chosen)
         if kept is not None:
-            kept[problem.blocks] = between
-        return ext, between
+            kept[problem.blocks, where] = found
+        return ext, found
 
     def total(self, value: Tensor) -> Tensor:
         exchange = self.problem.exchange

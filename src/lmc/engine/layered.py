@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.engine.distributed.exchange import publish
 from lmc.engine.distributed.layer import total_of
-from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, cut
+from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, Sums, cut
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
@@ -125,7 +125,7 @@ class Layered:
 
     @torch.no_grad()
     def states(
-        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table]
+        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums]
     ) -> Iterator[tuple[int, Table]]:
         """(l, table of the exact states of layer l) for l = 1..L, from the ``sums`` of the layers that are in it."""
         previous: Table | None = None

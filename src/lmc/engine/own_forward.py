@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.engine.distributed.exchange import publish
-from lmc.engine.exact import Chunks, MakeTable, cut
+from lmc.engine.exact import Chunks, MakeTable, Sums, cut
 from lmc.engine.layered import Layered
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Precomputed
@@ -51,7 +51,7 @@ class OwnForward(Layered):
         return False  # its code is not ours
 
     def states(
-        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Table]
+        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums]
     ) -> Iterator[tuple[int, Table]]:
         tables: list[Table] = []
         for l, width in enumerate(problem.model.widths, start=1):

@@ -158,13 +158,16 @@ def _store_scales(exact: ExactPasses) -> None:
 
 def _store_moments(exact: ExactPasses, l: int, sums: Callable[[Rows], Tensor]) -> None:
     """Mean and covariance over all nodes of the sums of layer l."""
-    into, n = exact.numbers[f"moments{l}"], exact.problem.num_nodes
-    total = torch.stack([column_sums(sums(rows)) for rows in exact.chunks]).sum(0)
-    mean = exact.total(total.to(into.dtype)) / n
-    centred = ((sums(rows) - mean).to(into.dtype) for rows in exact.chunks)  # so that nothing cancels
-    products = torch.stack([coarse_mm(part.t(), part) for part in centred]).sum(0)
+    into, n, found = exact.numbers[f"moments{l}"], exact.problem.num_nodes, []
+    for rows in exact.chunks:
+        part = sums(rows).to(into.dtype)
+        mean = column_sums(part) / len(part)
+        part = part - mean  # so that nothing cancels
+        found.append((len(part), mean, coarse_mm(part.t(), part)))
+    mean = exact.total(torch.stack([size * each for size, each, _ in found]).sum(0)) / n
+    about = [product + size * torch.outer(each - mean, each - mean) for size, each, product in found]
     into[0].copy_(mean)
-    into[1:].copy_(exact.total(products) / n)
+    into[1:].copy_(exact.total(torch.stack(about).sum(0)) / n)
 
 
 def _distribution(moments: Tensor, dtype: torch.dtype) -> Distribution:
@@ -399,19 +402,27 @@ class IMC(HistoryMethod):
             if missing := Q[l].data().shape[1] - q.shape[1]:
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
-        for l, width in self._normalised(exact.problem).items():  # before S replaces the sums of all neighbours
-            first = partial(_first_sums, exact.problem, width=width)
-            _store_moments(exact, l, exact.tables[self._sums][l].pull if l in Q else first)
+        for l in self._normalised(exact.problem):
+            _store_moments(exact, l, self._all_sums(exact, l))
         if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)
         else:
             grams = [_grams_of_batches(exact, layers) for layers in _by_width(numbers, Q)]
             stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
-            self.regraph(exact)
+            for l in sorted(Q)[-1:]:  # the pass has filled S of the other layers
+                exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
+            _fill_feature_sums(exact)
             stored()
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
+
+    def _all_sums(self, exact: ExactPasses, l: int) -> Callable[[Rows], Tensor]:
+        """Gives rows of P Q of layer l, or of P X where the layer reads that."""
+        Q, sums = exact.tables["Q"], exact.tables[self._sums]
+        if l not in Q:
+            return partial(_first_sums, exact.problem, width=exact.problem.graph.num_features)
+        return sums[l].pull if self._overlapping else partial(exact.complete_sums, l, Q[l], sums[l])
 
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""

@@ -292,10 +292,10 @@ class ExactPasses(Protocol):
     def messages(self, sums: str, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
         """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
-        The caller pushes them to Q[l], as its first columns; P Q[l] is then written to layer l of the table ``sums``,
-        from which the pass continues; but not that of the last layer to the table "S". The running statistics of batch
-        norms are set to those of the whole graph on the way. With ``random``, the rows of a copy of the model with
-        random parameters.
+        The caller pushes them to Q[l], as its first columns. Layer l of the table ``sums`` is then filled: "M" with
+        P Q[l], and "S" with the share of it that comes from outside of fixed batches, except for the last layer. The
+        running statistics of batch norms are set to those of the whole graph on the way. With ``random``, the rows of a
+        copy of the model with random parameters.
         """
 
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:
@@ -306,6 +306,9 @@ class ExactPasses(Protocol):
     ) -> None:
         """sums <- P rows, or P^T rows, with the matrix of layer l; with ``relu``, of the positive part of the rows;
         with ``outside``, without the entries of P within fixed batches, of rows that :meth:`messages` has made."""
+
+    def complete_sums(self, l: int, rows: Table, outside: Table, of: Rows) -> Tensor:
+        """P rows for the rows ``of``, where ``outside`` holds the share of it from outside of fixed batches."""
 
     def fill_feature_sums(self, sums: Table) -> None:
         """sums <- P X with the matrix of the first layer."""
