@@ -22,6 +22,11 @@ for all batches.
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
 
+The map predicts today's rows of all nodes, Q C, and their sums, M C. So the sweep also stores mean and covariance of M
+over all nodes, from which a step computes those of a state, for the batch norm that follows it
+(:class:`lmc.models.statistics.Distribution`). Other batch norms read the statistics of the batch, corrected towards
+those of the sweep (:func:`lmc.models.activation.batch_renorm`).
+
 Columns of Q are scaled to unit mean square over all nodes (inside of K); for fixed batches the mean is over the rows
 that maps are fitted to. lambda is ``ridge`` times the mean of the Gram matrix' diagonal. The gradient flows through C,
 so the adjoints that come from outside are compensated by the same formula:

@@ -140,7 +140,7 @@ class Invariance(Around):
 
     @property
     def whole(self) -> Distribution | None:
-        """That of P Q C: today's rows are Q C, as far as the map explains them."""
+        """That of P Q C: the map predicts Q C for the rows of all nodes."""
         found, C = self.whole_moments, vars(self).get("C")
         return None if found is None or C is None else Distribution(found[:1].to(C.dtype) @ C, C, found[1:])
 

@@ -42,7 +42,7 @@ class Layer(nn.Module, ABC):
     completes_halo: bool = False
     """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
     reads_sums_alone: bool = False
-    """Whether s^l is a function of P t alone, row by row."""
+    """Whether s^l is an affine function of P t and of nothing else, row by row."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
