@@ -743,8 +743,8 @@ MUTANTS = (
     Mutant(
         "imc-statistics-of-the-sweep",
         "methods/invariance.py",
-        "Distribution(found[:1].to(C.dtype) @ C, C, found[1:])",
-        "Distribution(found[:1, : C.shape[1]].to(C.dtype), C, found[1:])",
+        "Distribution(tuple(mean @ C for mean in means), C, found[1:])",
+        "Distribution(tuple(mean[:, : C.shape[1]] for mean in means), C, found[1:])",
         "the statistics of all nodes follow the map",
         IMC,
     ),

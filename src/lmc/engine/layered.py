@@ -14,7 +14,7 @@ from lmc.engine.distributed.exchange import publish
 from lmc.engine.distributed.layer import total_of
 from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, Sums, cut
 from lmc.engine.problem import Problem, losses_of
-from lmc.graph import CSR, Batch
+from lmc.graph import CSR, Batch, Precomputed
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
 from lmc.models import Model, Operator, Pass, evaluating
 from lmc.models.passes import KnowsWhole
@@ -208,11 +208,16 @@ def advance(problem: Problem, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0:
 
 def whole_statistics(model: Model, l: int, P: Operator, p: Pass) -> tuple[Tensor, Tensor] | None:
     """Mean and variance of the state of layer l over all nodes; None where the operator does not know them."""
-    sums = P.whole if isinstance(P, KnowsWhole) else None
-    if sums is None:
+    whole = P.whole if isinstance(P, KnowsWhole) else None
+    if whole is None:
         return None
     clean = replace(p, dropout=False)
-    return sums.through(lambda m: model.layer(l)(m, GivenSums(m), clean, m))
+
+    def affine(m: Tensor, h: Tensor | None = None) -> Tensor:
+        given = Precomputed(m.shape[0]) if isinstance(P, Precomputed) else GivenSums(m)
+        return model.layer(l)(m if h is None else h, given, clean, m)
+
+    return whole.through(affine)
 
 
 def finish(problem: Problem, s: Tensor, p: Pass) -> Tensor:

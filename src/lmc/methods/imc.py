@@ -76,7 +76,7 @@ FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
 
 MANY_COLUMNS = 1024
-"""Sums with more columns have no statistics over all nodes: batch norms then read those of the batch, corrected."""
+"""Where a layer reads more columns, its batch norm reads the statistics of the batch, corrected."""
 
 GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
@@ -161,11 +161,11 @@ def _store_scales(exact: ExactPasses) -> None:
         exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
 
 
-def _store_moments(exact: ExactPasses, l: int, sums: Callable[[Rows], Tensor]) -> None:
-    """Mean and covariance over all nodes of the sums of layer l."""
+def _store_moments(exact: ExactPasses, l: int, read: Callable[[Rows], Tensor]) -> None:
+    """Mean and covariance over all nodes of what layer l reads."""
     into, n, found = exact.numbers[f"moments{l}"], exact.problem.num_nodes, []
     for rows in exact.chunks:
-        part = sums(rows).to(into.dtype)
+        part = read(rows).to(into.dtype)
         mean = column_sums(part) / len(part)
         part = part - mean  # so that nothing cancels
         found.append((len(part), mean, coarse_mm(part.t(), part)))
@@ -176,10 +176,9 @@ def _store_moments(exact: ExactPasses, l: int, sums: Callable[[Rows], Tensor]) -
 
 
 def _distribution(moments: Tensor, dtype: torch.dtype) -> Distribution:
-    """That of rows with this mean and covariance, [1 + k, k]."""
-    return Distribution(
-        moments[:1].to(dtype), torch.eye(moments.shape[1], dtype=dtype, device=moments.device), moments[1:]
-    )
+    """That of constant rows with this mean and covariance, [1 + k, k]."""
+    directions = torch.eye(moments.shape[1], dtype=dtype, device=moments.device)
+    return Distribution((moments[:1].to(dtype),), directions, moments[1:])
 
 
 def _fill_feature_sums(exact: ExactPasses) -> None:
@@ -318,19 +317,20 @@ class IMC(HistoryMethod):
         return found | {f"moments{l}": new(1 + r, r) for l, r in self._normalised(problem).items()}
 
     def _normalised(self, problem: ProblemView) -> dict[int, int]:
-        """The layers whose batch norm reads statistics of all nodes, and how many columns their sums have at the sweep.
+        """The layers whose batch norm reads statistics of all nodes, and how many columns the layer reads at the sweep.
 
-        These statistics follow from the distribution of the sums over all nodes, where a layer reads nothing else. The
-        last layer is left out: a sweep does not compute its sums.
+        These statistics follow from the distribution of what the layer reads (``Layer.affine_of``). The last layer is
+        left out: a sweep does not compute its sums.
         """
-        model = problem.model
+        model, Q = problem.model, self.tables(problem)["Q"]
         if self.basis == "random" or model.owns_forward:
             return {}
-        columns = ({1: problem.graph.num_features} if problem.aggregated else {}) | self.tables(problem)["Q"]
-        layers = {l: model.layer(l) for l, r in columns.items() if r <= MANY_COLUMNS and l < model.num_layers}
+        first = {1: problem.graph.num_features * (1 + model.keeps_features)} if problem.aggregated else {}
+        columns = first | {l: r * len(model.layer(l).affine_of) for l, r in Q.items()}
+        layers = {l: model.layer(l) for l, k in columns.items() if k <= MANY_COLUMNS and l < model.num_layers}
         return {
             l: columns[l] for l, layer in layers.items()
-            if layer.reads_sums_alone and layer.activation is not None and type(layer.activation.norm) is BatchNorm
+            if layer.affine_of and layer.activation is not None and type(layer.activation.norm) is BatchNorm
         }  # fmt: skip
 
     def operator(self, step: Step, l: int) -> Operator:
@@ -408,7 +408,7 @@ class IMC(HistoryMethod):
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
         for l in self._normalised(exact.problem):
-            _store_moments(exact, l, self._all_sums(exact, l))
+            _store_moments(exact, l, partial(self._whole_rows, exact, l))
         if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)
@@ -422,12 +422,14 @@ class IMC(HistoryMethod):
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
 
-    def _all_sums(self, exact: ExactPasses, l: int) -> Callable[[Rows], Tensor]:
-        """Gives rows of P Q of layer l, or of P X where the layer reads that."""
-        Q, sums = exact.tables["Q"], exact.tables[self._sums]
+    def _whole_rows(self, exact: ExactPasses, l: int, rows: Rows) -> Tensor:
+        """Rows of P Q, or of [P Q, Q], of layer l; of a first layer that reads P X, its inputs."""
+        Q, sums, problem = exact.tables["Q"], exact.tables[self._sums], exact.problem
         if l not in Q:
-            return partial(_first_sums, exact.problem, width=exact.problem.graph.num_features)
-        return sums[l].pull if self._overlapping else partial(exact.complete_sums, l, Q[l], sums[l])
+            x = problem.inputs(rows)
+            return x if isinstance(x, Tensor) else spmm(x, torch.eye(x.num_cols, dtype=x.dtype, device=problem.device))
+        m = sums[l].pull(rows) if self._overlapping else exact.complete_sums(l, Q[l], sums[l], rows)
+        return torch.cat([m, Q[l].pull(rows)], 1) if "rows" in problem.model.layer(l).affine_of else m
 
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""

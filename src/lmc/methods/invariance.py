@@ -122,7 +122,8 @@ class Invariance(Around):
         pull_sums: gives S, or with ``whole_sums`` M, of the rows of the batch.
         explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
             follows, and the place of this batch there; None: nothing is stored.
-        whole_moments: mean and covariance of the rows of P Q over all nodes, [1 + r, r]; None: nobody asks for them.
+        whole_moments: mean and covariance over all nodes of the rows of P Q, or of [P Q, Q], [1 + r, r] or
+            [1 + 2 r, 2 r]; None: nobody asks for them.
     """
 
     read: Callable[[], Swept]
@@ -140,9 +141,12 @@ class Invariance(Around):
 
     @property
     def whole(self) -> Distribution | None:
-        """That of P Q C: the map predicts Q C for the rows of all nodes."""
+        """That of P Q C, or of P Q C and Q C: the map predicts Q C for the rows of all nodes."""
         found, C = self.whole_moments, vars(self).get("C")
-        return None if found is None or C is None else Distribution(found[:1].to(C.dtype) @ C, C, found[1:])
+        if found is None or C is None:
+            return None
+        means = found[:1].to(C.dtype).split(C.shape[0], 1)
+        return Distribution(tuple(mean @ C for mean in means), C, found[1:])
 
     def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
         """(P t) W^T + b with the weights first; None where sums of all nodes are asked for."""

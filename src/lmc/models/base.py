@@ -12,7 +12,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +41,9 @@ class Layer(nn.Module, ABC):
     """Whether the aggregation is a fixed linear map of the messages, P t (attention is not)."""
     completes_halo: bool = False
     """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
-    reads_sums_alone: bool = False
-    """Whether s^l is an affine function of P t and of nothing else, row by row."""
+    affine_of: tuple[Literal["sums", "rows"], ...] = ()
+    """What s^l is an affine function of, row by row: the sums P t, and the rows h^{l-1} themselves. Empty where it
+    depends on anything else, or otherwise."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:

@@ -23,7 +23,8 @@ class GCNLayer(Layer):
         super().__init__()
         self.lin = Linear(in_width, out_width)
         self.out_width, self.activation, self.dropout = out_width, activation, dropout
-        self.residual, self.reads_sums_alone = residual, not residual
+        self.residual = residual
+        self.affine_of = ("sums", "rows") if residual else ("sums",)
 
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
         s = self.lin.aggregate(P, self.drop(h, p), p, clean=h)

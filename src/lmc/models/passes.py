@@ -47,11 +47,12 @@ class CompletesRows(Protocol):
 
 @runtime_checkable
 class KnowsWhole(Protocol):
-    """An operator that knows how the sums of a layer are distributed over all nodes of the graph."""
+    """An operator that knows how what its layer reads is distributed over all nodes of the graph."""
 
     @property
     def whole(self) -> Distribution | None:
-        """The distribution of the sums of all nodes, once the operator was applied; None: it is not known."""
+        """The distribution of the sums, or of the sums and the rows, of all nodes (``Layer.affine_of``), once the
+        operator was applied; None: it is not known."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from lmc.models.rows import Linear, first_rows, linear
 class SAGELayer(Layer):
     """s^l = P t W_1 + b + t W_2 with t = dropout(h^{l-1}) and P = D^-1 A, the mean over the neighbours."""
 
+    affine_of = ("sums", "rows")
+
     def __init__(self, in_width: int, out_width: int, dropout: float, activation: Activation | None) -> None:
         super().__init__()
         self.lin = Linear(in_width, out_width)

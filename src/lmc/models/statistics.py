@@ -14,29 +14,39 @@ from lmc.kernels.products import exact_mm
 
 @dataclass(frozen=True, eq=False)
 class Distribution:
-    """Rows ``mean + a directions``, one for every node. The coefficients a have the mean 0 and a known covariance.
+    """How rows of one or several kinds are distributed over all nodes.
+
+    The rows of node i of kind j are ``means[j] + a_ij directions``. The coefficients a_i, of all kinds one after the
+    other, have the mean 0 and a known covariance.
 
     Args:
-        mean: [1, d].
+        means: of every kind, [1, d].
         directions: [r, d].
-        covariance: [r, r], of the coefficients.
+        covariance: [k r, k r] for k kinds.
     """
 
-    mean: Tensor
+    means: tuple[Tensor, ...]
     directions: Tensor
     covariance: Tensor
 
-    def through(self, affine: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the columns of ``affine(rows)``, an affine function of every row.
+    def through(self, affine: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        """Mean and variance over all nodes of the columns of s = affine(rows of every kind), an affine function of the
+        rows of every node.
 
-        With A = affine(directions) - affine(0), they are affine(mean) and the diagonal of A^T covariance A.
+        With A = affine(directions of every kind, and 0 for the others) - affine(0), they are affine(means) and the
+        diagonal of A^T covariance A.
         """
-        origin = torch.zeros_like(self.mean)
-        return _Moments.apply(affine(torch.cat([origin, self.mean, self.directions])), self.covariance)
+        none = torch.zeros_like(self.directions)
+        others = range(len(self.means))
+        rows = [
+            torch.cat([torch.zeros_like(mean), mean, *(self.directions if i == j else none for j in others)])
+            for i, mean in enumerate(self.means)
+        ]
+        return _Moments.apply(affine(*rows), self.covariance)
 
 
 class _Moments(torch.autograd.Function):
-    """From the rows s = [affine(0), affine(mean), affine(directions)] the mean and the variance of
+    """From the rows s = [affine(0), affine(means), affine(directions)] the mean and the variance of
     :meth:`Distribution.through`. The derivative of the variance by A is 2 covariance A."""
 
     @staticmethod
