@@ -104,6 +104,7 @@ CASES = {
     "lmc-sparse": Case(LMC4Conv(clusters_per_batch=1), sparse=True),
     "fm-without-momentum": Case(GraphFM(clusters_per_batch=1, momentum=0.0)),
     "imc": Case(IMC(clusters_per_batch=1, sweep_every=0)),
+    "imc-batch-norm": Case(IMC(clusters_per_batch=1, sweep_every=0), "gcn-batch-norm"),
     "top": Case(TOP(clusters_per_batch=1)),
     "lmc4rec": Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=4),
     "gas-recurrent": Case(GAS(clusters_per_batch=1), "recgcn", steps=4),
