@@ -323,8 +323,8 @@ def check_state(run: Run, state: Mapping[str, Any]) -> None:
     missing = [key for key in (*run.named_tables(), *run.state_dict(tables=False)) if key not in state]
     if missing:
         raise CheckpointError(
-            f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'}): another method, model or "
-            "version of lmc has stored it; bind those, or begin a new run"
+            f"expected {', '.join(missing)} in the state (got {', '.join(state) or 'nothing'}): another method, model "
+            "or version of lmc has stored it; bind those, or begin a new run"
         )
     offsets = torch.tensor(run.clusters.offsets)
     if not (torch.equal(state["order"], run.nodes) and torch.equal(state["offsets"], offsets)):
