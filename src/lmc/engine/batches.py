@@ -46,7 +46,8 @@ class Batches:
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
         self.entries: dict[tuple[Extractor, str], CSR] | None = {} if self.kept and not problem.P.on_host else None
-        """The entries of each matrix between fixed batches, from the first sweep on; None where they are not kept."""
+        """The entries of each matrix within fixed batches and between them, from the first sweep on; None where they
+        are not kept."""
         ids = problem.graph.n_id
         if ids is None and problem.exchange is not None:
             ids = problem.exchange.shard.ids
