@@ -106,6 +106,8 @@ def test_a_plan_counts_what_sweeps_keep(division: Division, precision: str, laye
         distinct = {value.data_ptr(): value.nbytes for value in values if value is not None}
         measured += kept.indptr.nbytes + kept.indices.nbytes + sum(distinct.values())
     assert sizes["edges within and between batches"] == pytest.approx(measured, rel=0.15)
+    with_halo = plan(division, model, IMC(20, 4, halo=1.0), placement)
+    assert "edges within and between batches" not in {item.name for item in with_halo.items}
 
 
 def test_a_plan_counts_the_transpose_where_it_is_another_matrix(division: Division) -> None:

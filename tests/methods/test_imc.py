@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -13,14 +14,15 @@ from torch import Tensor
 from torch_geometric.nn import models as pyg_models
 
 import lmc
-from helpers import parts_of, random_graph, scrambled, sweep, worst_error
+from helpers import parts_of, random_graph, scrambled, sparse, sweep, worst_error
 from lmc.diagnostics import bias, gradient_error
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_states
+from lmc.engine.run import _source_on
 from lmc.errors import ConfigError
 from lmc.graph import Graph, spmm
-from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge, FullBatch
-from lmc.models import GAT, GCN, GCNII, SAGE, Model
+from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge, FullBatch, imc
+from lmc.models import GAT, GCN, GCNII, SAGE, BatchNorm, Model
 from lmc.stores import Placement
 
 
@@ -157,6 +159,62 @@ def test_a_step_leaves_nothing_to_the_garbage_collector(name: str) -> None:
         assert all(op is None or op in batch.operators for op in alive)
     finally:
         gc.enable()
+
+
+def test_moments_are_those_of_the_graph_of_an_epoch() -> None:
+    """DropEdge: the sums of all nodes, and their mean and covariance, are those with the edges of the epoch."""
+    run = bound(DropEdge(IMC(clusters_per_batch=1, basis="T"), p=0.5), MODELS["gcn-batch-norm"]().double())
+    run.refresh()
+    before = run.numbers["moments2"].clone()
+    batches = run.batches(0)
+    next(batches)
+    source = _source_on(run, 0)
+    Q = run.tables["Q"][2].data()
+    sums = spmm(source.problem.P, Q)
+    mean, covariance = sums.mean(0, keepdim=True), sums.T.cov(correction=0)
+    torch.testing.assert_close(run.numbers["moments2"], torch.cat([mean, covariance]))
+    assert not torch.allclose(run.numbers["moments2"], before)
+
+
+def test_sparse_features_have_the_moments_of_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imc, "DENSE", 60)  # 10 rows at a time
+    g, found = random_graph(80), []
+    for x in (g.x, sparse(g.x)):
+        run = bound(IMC(clusters_per_batch=1), MODELS["gcn-batch-norm"]().double(), replace(g, x=x))
+        run.refresh()
+        found.append(run.numbers["moments1"].clone())
+        run.numbers["moments1"][0] += 1  # constant, so that no other sweep computes it
+        run.refresh()
+        torch.testing.assert_close(run.numbers["moments1"][0], found[-1][0] + 1)
+    torch.testing.assert_close(*found)
+
+
+def test_statistics_are_read_by_the_norm_that_follows_and_by_no_other() -> None:
+    """A norm without parameters, and one inside of the next layer, keep the statistics of the batch."""
+    model = MODELS["gcn-batch-norm"]().double()
+    model.layers[0].activation.norm = BatchNorm(7, affine=False).double()
+    last, inner, plain = model.layers[2], BatchNorm(7).double(), model.layers[2].forward
+    last.inner, last.forward = inner, lambda h, P, p, h0: plain(inner(h, p), P, p, h0)
+    run = bound(IMC(clusters_per_batch=1), model)
+    assert "moments1" not in run.numbers
+    assert "moments2" in run.numbers
+    run.refresh()
+    run.accumulate(next(run.batches(0)))
+    assert not torch.allclose(inner.running_mean, model.layers[1].activation.norm.running_mean)
+
+
+def test_statistics_of_bfloat16_rows_are_computed_in_float32() -> None:
+    """Biases that are large beside the spread of the rows would leave few bits of it."""
+    g, found = random_graph(400), []
+    for precision in ("float32", "bfloat16"):
+        model = GCN(6, 7, 4, num_layers=3, norm="batch")
+        with torch.no_grad():
+            model.layers[1].lin.bias += 50
+        run = bound(IMC(clusters_per_batch=1), model, g, placement=Placement(precision=precision))
+        run.refresh()
+        run.accumulate(next(run.batches(0)))
+        found.append(model.layers[1].activation.norm.running_var.clone())
+    torch.testing.assert_close(*found, rtol=0.05, atol=1e-3)
 
 
 def test_the_backward_pass_is_inexact_at_a_fresh_sweep() -> None:

@@ -138,7 +138,7 @@ def _kept_batches(graph: Graph, found: Probe, largest: BatchSize, times_largest:
     # the batch of FullBatch holds P itself, which the structure counts
     counted = sum(_matrix_bytes(graph, problem)) if isinstance(method, FullBatch) else 0
     yield Item("batches", "device", round(found.batch * times_largest) - counted)
-    if method.traits.sweeps and not problem.P.on_host:
+    if method.traits.sweeps and "S" in found.run.tables and not problem.P.on_host:
         # products of bfloat16 rows read float32 values, which are kept beside the others
         of_entry = 4 + problem.dtype.itemsize + (4 if problem.dtype == torch.bfloat16 else 0)
         between, starts = round(largest.cross_edges * times_largest), 4 * (graph.num_nodes + 1)

@@ -108,8 +108,8 @@ def sweep_chunks(problem: Problem) -> list[slice]:
 
 
 def cut(problem: Problem, rows: Rows, l: int, sums: Sums | None = None) -> Chunk:
-    """What layer l needs to compute ``rows`` completely; only the rows themselves where their ``sums`` are known, which
-    are the first columns of a table."""
+    """What layer l needs to compute ``rows`` completely; only the rows themselves where their ``sums`` are known, of
+    which the first columns are those of the messages."""
     if sums is not None:
         return Chunk(rows, rows, GivenSums(sums.pull(rows)[:, : problem.model.message_widths[l]]))
     problem = problem.of_layer(l)

@@ -17,7 +17,7 @@ from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch, Precomputed
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
 from lmc.models import Model, Operator, Pass, evaluating
-from lmc.models.passes import KnowsWhole
+from lmc.models.passes import KnowsDistribution
 from lmc.stores import Rows, Table
 
 if TYPE_CHECKING:
@@ -197,21 +197,21 @@ class Layered:
 
 def advance(problem: Problem, l: int, s: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:
     """The state of layer l from that of layer l - 1, l = 1..L; state 0 is the encoded input."""
-    layer = problem.model.layer(l)
+    layer, others = problem.model.layer(l), replace(p, statistics=None)  # which belong to the activation of s
     if problem.cut == "after":
-        return layer.activate(layer(s, P, p, h0).to(problem.dtype), p)
+        return layer.activate(layer(s, P, others, h0).to(problem.dtype), others)
     if l > 1:
         assert isinstance(s, Tensor)
         s = problem.model.layer(l - 1).activate(s, p)
-    return layer(s, P, p, h0).to(problem.dtype)
+    return layer(s, P, others, h0).to(problem.dtype)
 
 
 def whole_statistics(model: Model, l: int, P: Operator, p: Pass) -> tuple[Tensor, Tensor] | None:
     """Mean and variance of the state of layer l over all nodes; None where the operator does not know them."""
-    whole = P.whole if isinstance(P, KnowsWhole) else None
+    whole = P.distribution() if isinstance(P, KnowsDistribution) else None
     if whole is None:
         return None
-    clean = replace(p, dropout=False)
+    clean = replace(p, dropout=False, statistics=None)
 
     def affine(m: Tensor, h: Tensor | None = None) -> Tensor:
         given = Precomputed(m.shape[0]) if isinstance(P, Precomputed) else GivenSums(m)
@@ -223,7 +223,7 @@ def whole_statistics(model: Model, l: int, P: Operator, p: Pass) -> tuple[Tensor
 def finish(problem: Problem, s: Tensor, p: Pass) -> Tensor:
     """Logits from the state of layer L."""
     h = problem.model.layer(problem.model.num_layers).activate(s, p) if problem.cut == "before" else s
-    return problem.model.decode(h, p)
+    return problem.model.decode(h, replace(p, statistics=None))
 
 
 def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | CSR | None) -> Tensor:

@@ -22,10 +22,10 @@ for all batches.
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
 
-The map predicts today's rows of all nodes, Q C, and their sums, M C. So the sweep also stores mean and covariance of M
-over all nodes, from which a step computes those of a state, for the batch norm that follows it
-(:class:`lmc.models.statistics.Distribution`). Other batch norms read the statistics of the batch, corrected towards
-those of the sweep (:func:`lmc.models.activation.batch_renorm`).
+The map predicts today's rows of all nodes, Q C, and their sums, M C. So the sweep also stores mean and covariance over
+all nodes of what a layer reads, M or [M, Q], from which a step computes those of its state, for the batch norm that
+follows (:class:`lmc.models.statistics.Distribution`); their adjoint is added to dC. Other batch norms read the
+statistics of the batch, corrected towards the running ones (:func:`lmc.models.activation.batch_renorm`).
 
 Columns of Q are scaled to unit mean square over all nodes (inside of K); for fixed batches the mean is over the rows
 that maps are fitted to. lambda is ``ridge`` times the mean of the Gram matrix' diagonal. The gradient flows through C,
@@ -41,7 +41,7 @@ of the core rows. Batches overlap, so that the sweep stores M as for redrawn bat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ClassVar
@@ -55,11 +55,10 @@ from lmc.kernels.beside import beside
 from lmc.kernels.packed import num_rows
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
-from lmc.methods.invariance import Invariance, KnownSums, KnownWhole, Swept, inverse, unexplained
+from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, inverse, unexplained
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
-from lmc.models.activation import BatchNorm
-from lmc.models.statistics import Distribution
+from lmc.models.activation import Activation, BatchNorm
 from lmc.sampling import generator
 from lmc.stores import Rows, Table
 
@@ -77,6 +76,9 @@ FEW_COLUMNS = 128
 
 MANY_COLUMNS = 1024
 """Where a layer reads more columns, its batch norm reads the statistics of the batch, corrected."""
+
+DENSE = 2**25
+"""Numbers of P X that are dense at a time, where it is sparse."""
 
 GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
@@ -121,6 +123,12 @@ def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torc
     return R.to(device, dtype)
 
 
+def _dense_inputs(problem: ProblemView, rows: Rows) -> Tensor:
+    """What a first layer on P X reads."""
+    x = problem.inputs(rows)
+    return x if isinstance(x, Tensor) else spmm(x, torch.eye(x.num_cols, dtype=x.dtype, device=problem.device))
+
+
 def _mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
     """The rows of a batch, on average."""
     return problem.num_nodes / numbers["explained"].shape[1]
@@ -161,10 +169,25 @@ def _store_scales(exact: ExactPasses) -> None:
         exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
 
 
-def _store_moments(exact: ExactPasses, l: int, read: Callable[[Rows], Tensor]) -> None:
-    """Mean and covariance over all nodes of what layer l reads."""
-    into, n, found = exact.numbers[f"moments{l}"], exact.problem.num_nodes, []
-    for rows in exact.chunks:
+def _normalises(activation: Activation | None) -> bool:
+    """Whether this is a batch norm with parameters, ReLU and nothing else."""
+    norm = activation.norm if type(activation) is Activation else None
+    return type(norm) is BatchNorm and norm.affine
+
+
+def _runs(chunks: Iterable[Rows], most: int) -> Iterator[Rows]:
+    """The rows of chunks, at most so many at a time."""
+    for rows in chunks:
+        if isinstance(rows, slice):
+            yield from (slice(i, min(i + most, rows.stop)) for i in range(rows.start, rows.stop, most))
+        else:
+            yield from rows.split(most)
+
+
+def _store_moments(exact: ExactPasses, into: Tensor, read: Callable[[Rows], Tensor], most: int) -> None:
+    """Mean and covariance over all nodes of the rows that ``read`` gives, [1 + k, k], at most so many at a time."""
+    n, found = exact.problem.num_nodes, []
+    for rows in _runs(exact.chunks, most):
         part = read(rows).to(into.dtype)
         mean = column_sums(part) / len(part)
         part = part - mean  # so that nothing cancels
@@ -173,12 +196,6 @@ def _store_moments(exact: ExactPasses, l: int, read: Callable[[Rows], Tensor]) -
     about = [product + size * torch.outer(each - mean, each - mean) for size, each, product in found]
     into[0].copy_(mean)
     into[1:].copy_(exact.total(torch.stack(about).sum(0)) / n)
-
-
-def _distribution(moments: Tensor, dtype: torch.dtype) -> Distribution:
-    """That of constant rows with this mean and covariance, [1 + k, k]."""
-    directions = torch.eye(moments.shape[1], dtype=dtype, device=moments.device)
-    return Distribution((moments[:1].to(dtype),), directions, moments[1:])
 
 
 def _fill_feature_sums(exact: ExactPasses) -> None:
@@ -307,7 +324,8 @@ class IMC(HistoryMethod):
         return problem.graph.num_features if self.basis == "T+X1" else max(0, FEW_COLUMNS - widest)
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
-        """K and lambda J of every fixed batch, by layer, or the scale of the columns of Q; and what "auto" watches."""
+        """K and lambda J of every fixed batch, by layer, or the scale of the columns of Q; mean and covariance of what
+        layers read before a batch norm; and what "auto" watches."""
         new = partial(torch.zeros, dtype=problem.accumulate_dtype)
         # "unexplained": the least share of an epoch since the last sweep, and that of the epoch before the sweep
         found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(2)}
@@ -320,7 +338,7 @@ class IMC(HistoryMethod):
         """The layers whose batch norm reads statistics of all nodes, and how many columns the layer reads at the sweep.
 
         These statistics follow from the distribution of what the layer reads (``Layer.affine_of``). The last layer is
-        left out: a sweep does not compute its sums.
+        left out: for fixed batches, a sweep does not compute its sums.
         """
         model, Q = problem.model, self.tables(problem)["Q"]
         if self.basis == "random" or model.owns_forward:
@@ -328,10 +346,7 @@ class IMC(HistoryMethod):
         first = {1: problem.graph.num_features * (1 + model.keeps_features)} if problem.aggregated else {}
         columns = first | {l: r * len(model.layer(l).affine_of) for l, r in Q.items()}
         layers = {l: model.layer(l) for l, k in columns.items() if k <= MANY_COLUMNS and l < model.num_layers}
-        return {
-            l: columns[l] for l, layer in layers.items()
-            if layer.affine_of and layer.activation is not None and type(layer.activation.norm) is BatchNorm
-        }  # fmt: skip
+        return {l: columns[l] for l, layer in layers.items() if layer.affine_of and _normalises(layer.activation)}
 
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
@@ -342,7 +357,7 @@ class IMC(HistoryMethod):
             step.scratch["redrawn"] = beside(step.problem.device, partial(self._redrawn, step))
         moments = numbers.get(f"moments{l}")
         if not (l in Q or l in M):
-            return P if moments is None else KnownWhole(P.num_outputs, _distribution(moments, step.problem.dtype))
+            return P if moments is None else KnownInputs(P.num_outputs, moments)
         assert isinstance(P, Aggregation)
         if l not in Q:
             return KnownSums(P, _pull(M[l], batch))
@@ -401,14 +416,14 @@ class IMC(HistoryMethod):
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
-        """The sweep: Q, and S and K of every fixed batch, or M = P Q for redrawn ones."""
+        """The sweep: Q, and S and K of every fixed batch, or M = P Q for redrawn ones; mean and covariance for batch
+        norms."""
         Q, numbers = exact.tables["Q"], exact.numbers
         for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
             if missing := Q[l].data().shape[1] - q.shape[1]:
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
-        for l in self._normalised(exact.problem):
-            _store_moments(exact, l, partial(self._whole_rows, exact, l))
+        self._store_moments(exact)
         if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)
@@ -422,14 +437,21 @@ class IMC(HistoryMethod):
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
 
+    def _store_moments(self, exact: ExactPasses) -> None:
+        """Mean and covariance over all nodes of what layers read before a batch norm."""
+        for l, k in self._normalised(exact.problem).items():
+            into = exact.numbers[f"moments{l}"]
+            if l in exact.tables["Q"]:
+                _store_moments(exact, into, partial(self._whole_rows, exact, l), exact.problem.num_nodes)
+            # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
+            elif into.is_cuda or not bool(into.any()):
+                _store_moments(exact, into, partial(_dense_inputs, exact.problem), max(1, DENSE // k))
+
     def _whole_rows(self, exact: ExactPasses, l: int, rows: Rows) -> Tensor:
-        """Rows of P Q, or of [P Q, Q], of layer l; of a first layer that reads P X, its inputs."""
-        Q, sums, problem = exact.tables["Q"], exact.tables[self._sums], exact.problem
-        if l not in Q:
-            x = problem.inputs(rows)
-            return x if isinstance(x, Tensor) else spmm(x, torch.eye(x.num_cols, dtype=x.dtype, device=problem.device))
-        m = sums[l].pull(rows) if self._overlapping else exact.complete_sums(l, Q[l], sums[l], rows)
-        return torch.cat([m, Q[l].pull(rows)], 1) if "rows" in problem.model.layer(l).affine_of else m
+        """Rows of P Q, or of [P Q, Q], of layer l."""
+        Q, sums = exact.tables["Q"][l], exact.tables[self._sums][l]
+        m = sums.pull(rows) if self._overlapping else exact.complete_sums(l, Q, sums, rows)
+        return torch.cat([m, Q.pull(rows)], 1) if "rows" in exact.problem.model.layer(l).affine_of else m
 
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
@@ -457,6 +479,7 @@ class IMC(HistoryMethod):
         """S, or M for redrawn batches, with the current P."""
         for l, rows in exact.tables["Q"].items():
             exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self._overlapping)
+        self._store_moments(exact)
         _fill_feature_sums(exact)
 
 

@@ -9,6 +9,8 @@ and backward, with adjoints v of m,
 
     g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
+Where a batch norm follows whose statistics depend on C, their adjoint is added to dC.
+
 :mod:`lmc.methods.imc` derives these equations and computes Q, K, S and M.
 """
 
@@ -139,17 +141,17 @@ class Invariance(Around):
         m, vars(self)["C"] = _Invariant.apply(t, self._fitted(t, clean), replace(self))
         return m
 
-    @property
-    def whole(self) -> Distribution | None:
+    def distribution(self) -> Distribution | None:
         """That of P Q C, or of P Q C and Q C: the map predicts Q C for the rows of all nodes."""
-        found, C = self.whole_moments, vars(self).get("C")
-        if found is None or C is None:
+        found = self.whole_moments
+        if found is None or "C" not in vars(self):
             return None
-        means = found[:1].to(C.dtype).split(C.shape[0], 1)
+        C = vars(self)["C"].to(found.dtype)
+        means = found[:1].split(C.shape[0], 1)
         return Distribution(tuple(mean @ C for mean in means), C, found[1:])
 
     def linear_first(self, W: Tensor, b: Tensor | None, t: Tensor, clean: Tensor | None) -> Tensor | None:
-        """(P t) W^T + b with the weights first; None where sums of all nodes are asked for."""
+        """(P t) W^T + b with the weights first; None where statistics of all nodes are asked for, which need C."""
         return None if self.whole_moments is not None else _InvariantLinear.apply(t, self._fitted(t, clean), W, b, self)
 
     def _fitted(self, t: Tensor, clean: Tensor | None) -> Tensor:
@@ -221,10 +223,15 @@ class KnownSums(Around):
 
 
 @dataclass(frozen=True, eq=False)
-class KnownWhole(Precomputed):
-    """The first layer on P X, whose distribution over all nodes is constant."""
+class KnownInputs(Precomputed):
+    """The first layer on P X, whose mean and covariance over all nodes, [1 + k, k], are constant."""
 
-    whole: Distribution
+    moments: Tensor
+
+    def distribution(self) -> Distribution:
+        """That of P X."""
+        directions = torch.eye(self.moments.shape[1], dtype=self.moments.dtype, device=self.moments.device)
+        return Distribution((self.moments[:1],), directions, self.moments[1:])
 
 
 def unexplained(explained: Tensor) -> float:

@@ -293,9 +293,9 @@ class ExactPasses(Protocol):
         """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
         The caller pushes them to Q[l], as its first columns. Layer l of the table ``sums`` is then filled: "M" with
-        P Q[l], and "S" with the share of it that comes from outside of fixed batches, except for the last layer. The
-        running statistics of batch norms are set to those of the whole graph on the way. With ``random``, the rows of a
-        copy of the model with random parameters.
+        P Q[l]; "S", in all layers but the last, with the share of it that comes from outside of fixed batches. The pass
+        continues from these sums. The running statistics of the batch norms between layers are set to those of the
+        whole graph on the way. With ``random``, the rows of a copy of the model with random parameters.
         """
 
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:

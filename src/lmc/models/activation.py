@@ -219,7 +219,8 @@ class BatchNorm(nn.BatchNorm1d):
 
     def fuses(self, x: Tensor, p: Pass) -> bool:
         """Whether :func:`lmc.kernels.batch_norm.batch_norm_relu_dropout` does the same as :meth:`forward`, ReLU and
-        dropout: in training, with the statistics of core rows and halo rows by themselves, where both have some."""
+        dropout: in training, with the statistics of all nodes, or with those of core rows and halo rows by themselves,
+        where both have some."""
         core = p.core_of(x.shape[0])
         separate = p.total is None and not p.pooled and type(self) is BatchNorm
         return triton_available(x) and self.training and separate and core > 1 and x.shape[0] - core != 1
@@ -242,7 +243,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def _of_whole(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The statistics of all nodes as constants, and the affine parameters, through which the gradient flows to
-        these statistics. The running ones become the same: there is no noise of batches that has to be averaged."""
+        these statistics. The running ones become the same, since an average over steps would lag behind them."""
         self._count()
         for running, value in zip(self._running(), (mean, var), strict=True):
             running.copy_(value.detach())

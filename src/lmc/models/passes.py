@@ -46,11 +46,10 @@ class CompletesRows(Protocol):
 
 
 @runtime_checkable
-class KnowsWhole(Protocol):
+class KnowsDistribution(Protocol):
     """An operator that knows how what its layer reads is distributed over all nodes of the graph."""
 
-    @property
-    def whole(self) -> Distribution | None:
+    def distribution(self) -> Distribution | None:
         """The distribution of the sums, or of the sums and the rows, of all nodes (``Layer.affine_of``), once the
         operator was applied; None: it is not known."""
 
