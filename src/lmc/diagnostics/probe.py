@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from lmc.engine import Run
+from lmc.engine.cuda_graphs import no_collection
 from lmc.graph import CSR, Batch, Graph, live_tensors, with_transpose
 from lmc.graph.csr import row_entries
 from lmc.methods import ClusterMethod, Method
@@ -206,13 +208,16 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
     """The largest sum of live tensors while ``step()`` runs, beyond those that lived before it.
 
     On a GPU these are the bytes that were requested. The allocator may give a tensor up to a megabyte more, which
-    depends on the memory that happens to be free.
+    depends on the memory that happens to be free. Garbage of earlier runs that was collected during the step would
+    make the result smaller, so it is collected before.
     """
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.synchronize(device)
         before = _requested(device)["current"]
         torch.cuda.reset_peak_memory_stats(device)
-        step()
+        with no_collection():
+            step()
         torch.cuda.synchronize(device)
         return _requested(device)["peak"] - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
