@@ -21,7 +21,7 @@ from lmc.engine.exact import chunks_of, exact_states
 from lmc.engine.run import _source_on
 from lmc.errors import ConfigError
 from lmc.graph import Graph, spmm
-from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge, FullBatch, imc
+from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge, FullBatch, moments
 from lmc.models import GAT, GCN, GCNII, SAGE, BatchNorm, Model
 from lmc.stores import Placement
 
@@ -177,7 +177,7 @@ def test_moments_are_those_of_the_graph_of_an_epoch() -> None:
 
 
 def test_sparse_features_have_the_moments_of_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imc, "DENSE", 60)  # 10 rows at a time
+    monkeypatch.setattr(moments, "DENSE", 60)  # 10 rows at a time
     g, found = random_graph(80), []
     for x in (g.x, sparse(g.x)):
         run = bound(IMC(clusters_per_batch=1), MODELS["gcn-batch-norm"]().double(), replace(g, x=x))

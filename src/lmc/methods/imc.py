@@ -41,7 +41,7 @@ of the core rows. Batches overlap, so that the sweep stores M as for redrawn bat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ClassVar
@@ -56,9 +56,9 @@ from lmc.kernels.packed import num_rows
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
 from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, inverse, unexplained
+from lmc.methods.moments import columns_read, store_moments
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
-from lmc.models.activation import Activation, BatchNorm
 from lmc.sampling import generator
 from lmc.stores import Rows, Table
 
@@ -73,12 +73,6 @@ which rows of an average batch are left out of the fit."""
 
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
-
-MANY_COLUMNS = 1024
-"""Where a layer reads more columns, its batch norm reads the statistics of the batch, corrected."""
-
-DENSE = 2**25
-"""Numbers of P X that are dense at a time, where it is sparse."""
 
 GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
@@ -123,12 +117,6 @@ def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torc
     return R.to(device, dtype)
 
 
-def _dense_inputs(problem: ProblemView, rows: Rows) -> Tensor:
-    """What a first layer on P X reads."""
-    x = problem.inputs(rows)
-    return x if isinstance(x, Tensor) else spmm(x, torch.eye(x.num_cols, dtype=x.dtype, device=problem.device))
-
-
 def _mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
     """The rows of a batch, on average."""
     return problem.num_nodes / numbers["explained"].shape[1]
@@ -167,35 +155,6 @@ def _store_scales(exact: ExactPasses) -> None:
     for l, table in exact.tables["Q"].items():
         squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
         exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
-
-
-def _normalises(activation: Activation | None) -> bool:
-    """Whether this is a batch norm with parameters, ReLU and nothing else."""
-    norm = activation.norm if type(activation) is Activation else None
-    return type(norm) is BatchNorm and norm.affine
-
-
-def _runs(chunks: Iterable[Rows], most: int) -> Iterator[Rows]:
-    """The rows of chunks, at most so many at a time."""
-    for rows in chunks:
-        if isinstance(rows, slice):
-            yield from (slice(i, min(i + most, rows.stop)) for i in range(rows.start, rows.stop, most))
-        else:
-            yield from rows.split(most)
-
-
-def _store_moments(exact: ExactPasses, into: Tensor, read: Callable[[Rows], Tensor], most: int) -> None:
-    """Mean and covariance over all nodes of the rows that ``read`` gives, [1 + k, k], at most so many at a time."""
-    n, found = exact.problem.num_nodes, []
-    for rows in _runs(exact.chunks, most):
-        part = read(rows).to(into.dtype)
-        mean = column_sums(part) / len(part)
-        part = part - mean  # so that nothing cancels
-        found.append((len(part), mean, coarse_mm(part.t(), part)))
-    mean = exact.total(torch.stack([size * each for size, each, _ in found]).sum(0)) / n
-    about = [product + size * torch.outer(each - mean, each - mean) for size, each, product in found]
-    into[0].copy_(mean)
-    into[1:].copy_(exact.total(torch.stack(about).sum(0)) / n)
 
 
 def _fill_feature_sums(exact: ExactPasses) -> None:
@@ -332,21 +291,9 @@ class IMC(HistoryMethod):
         for l, r in self.tables(problem)["Q"].items():
             fixed = {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
             found |= {f"scale{l}": new(r)} if self._overlapping else fixed
-        return found | {f"moments{l}": new(1 + r, r) for l, r in self._normalised(problem).items()}
-
-    def _normalised(self, problem: ProblemView) -> dict[int, int]:
-        """The layers whose batch norm reads statistics of all nodes, and how many columns the layer reads at the sweep.
-
-        These statistics follow from the distribution of what the layer reads (``Layer.affine_of``). The last layer is
-        left out: for fixed batches, a sweep does not compute its sums.
-        """
-        model, Q = problem.model, self.tables(problem)["Q"]
-        if self.basis == "random" or model.owns_forward:
-            return {}
-        first = {1: problem.graph.num_features * (1 + model.keeps_features)} if problem.aggregated else {}
-        columns = first | {l: r * len(model.layer(l).affine_of) for l, r in Q.items()}
-        layers = {l: model.layer(l) for l, k in columns.items() if k <= MANY_COLUMNS and l < model.num_layers}
-        return {l: columns[l] for l, layer in layers.items() if layer.affine_of and _normalises(layer.activation)}
+        # the batch norms of TOP read the statistics of the batch
+        read = {} if self.basis == "random" else columns_read(problem, self.tables(problem)["Q"])
+        return found | {f"moments{l}": new(1 + k, k) for l, k in read.items()}
 
     def operator(self, step: Step, l: int) -> Operator:
         P, batch, numbers = step.batch.operators[l - 1], step.batch, step.numbers
@@ -423,7 +370,7 @@ class IMC(HistoryMethod):
             if missing := Q[l].data().shape[1] - q.shape[1]:
                 q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
             Q[l].push(rows, q)
-        self._store_moments(exact)
+        store_moments(exact, self._sums)
         if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)
@@ -436,22 +383,6 @@ class IMC(HistoryMethod):
             stored()
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
-
-    def _store_moments(self, exact: ExactPasses) -> None:
-        """Mean and covariance over all nodes of what layers read before a batch norm."""
-        for l, k in self._normalised(exact.problem).items():
-            into = exact.numbers[f"moments{l}"]
-            if l in exact.tables["Q"]:
-                _store_moments(exact, into, partial(self._whole_rows, exact, l), exact.problem.num_nodes)
-            # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
-            elif into.is_cuda or not bool(into.any()):
-                _store_moments(exact, into, partial(_dense_inputs, exact.problem), max(1, DENSE // k))
-
-    def _whole_rows(self, exact: ExactPasses, l: int, rows: Rows) -> Tensor:
-        """Rows of P Q, or of [P Q, Q], of layer l."""
-        Q, sums = exact.tables["Q"][l], exact.tables[self._sums][l]
-        m = sums.pull(rows) if self._overlapping else exact.complete_sums(l, Q, sums, rows)
-        return torch.cat([m, Q.pull(rows)], 1) if "rows" in exact.problem.model.layer(l).affine_of else m
 
     def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
         """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
@@ -479,7 +410,7 @@ class IMC(HistoryMethod):
         """S, or M for redrawn batches, with the current P."""
         for l, rows in exact.tables["Q"].items():
             exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self._overlapping)
-        self._store_moments(exact)
+        store_moments(exact, self._sums)
         _fill_feature_sums(exact)
 
 
