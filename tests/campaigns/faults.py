@@ -10,7 +10,6 @@ import errno
 import os
 import random
 import resource
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import lmc
 from campaigns.harness import Tally, Wrong, folder, forked, one_line
-from campaigns.runs import SETTINGS, Setting, at_event, check_same, events, finished, graph, train, undisturbed
+from campaigns.runs import MOVED, SETTINGS, Setting, at_event, check_same, events, finished, graph, train, undisturbed
 from lmc.errors import LmcError
 
 TITLE = "faults of the system"
@@ -135,9 +134,10 @@ def read_only_later(setting: Setting, path: Path, chance: random.Random) -> None
 
 
 def lost_folder(setting: Setting, path: Path, chance: random.Random) -> None:
-    """The run folder is removed while the run trains."""
-    when = chance.randint(1, events(setting, False))
-    under_fault(setting, path / "run", lambda: at_event(when, False, lambda: shutil.rmtree(path / "run", True)))
+    """The run folder is moved away while the run trains."""
+    when, inside = chance.randint(1, events(setting, False)), path / "run"
+    move = lambda: inside.rename(inside.with_name(MOVED)) if inside.exists() else None  # noqa: E731
+    under_fault(setting, inside, lambda: at_event(when, False, move))
 
 
 def two_processes(setting: Setting, path: Path, chance: random.Random) -> None:
@@ -183,9 +183,9 @@ FAULTS: tuple[tuple[str, Callable[[Setting, Path, random.Random], None]], ...] =
     ("a full disk", full_disk),
     ("a read-only folder", read_only),
     ("read-only from some moment on", read_only_later),
-    ("the run folder is removed", lost_folder),
+    ("the run folder is moved away", lost_folder),
     ("two processes in one folder", two_processes),
     ("a fork with tables on disk", fork_with_tables),
     ("a call of the system fails", failing_write),
-    ("the run folder is removed", lost_folder),
+    ("the run folder is moved away", lost_folder),
 )

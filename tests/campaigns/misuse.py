@@ -161,7 +161,7 @@ def by_hand() -> Iterator[Case]:
             {0: 1}, torch.ones(2, 3, dtype=torch.complex64), edges.bool(), edges.to_sparse(), sp.csr_array([[0, 1]]),
         ],
         "x": [
-            None, "x", 3, [["a"]], x[:2], x[0], x * float("nan"), torch.zeros(3, 0), x.to(torch.complex64),
+            "x", 3, [["a"]], x[:2], x[0], x * float("nan"), torch.zeros(3, 0), x.to(torch.complex64),
             np.array([[None] * 2] * 3), {1: 2}, np.full((3, 2), np.inf), torch.ones(3, 2, 2),
         ],
         "y": [

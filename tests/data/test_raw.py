@@ -113,6 +113,19 @@ def test_a_changed_raw_file_is_parsed_again(tmp_path: Path, no_folders: Path, mo
         assert int(found.adj.indices.max()) == 23
 
 
+def test_a_folder_in_place_of_a_file_in_the_cache_is_named(
+    tmp_path: Path, no_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, _, g = write("graphsaint flickr", tmp_path, monkeypatch)
+    lmc.data.load(name, data_dir=tmp_path)
+    (stored,) = (no_folders / "parsed" / name).iterdir()
+    stored.unlink()
+    stored.mkdir()
+    with pytest.warns(UserWarning, match=f"parsed again at every load: .*{stored.name}"):
+        found = lmc.data.load(name, data_dir=tmp_path)
+    assert torch.equal(found.x, torch.from_numpy(g.x))
+
+
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, _ = write("ogb arxiv", tmp_path, monkeypatch)
 

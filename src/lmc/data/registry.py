@@ -155,7 +155,7 @@ def _parsed(entry: Named, folder: Path, mapped: bool) -> Graph:
     place = cache_dir() / "parsed" / entry.name
 
     def parse() -> Graph:
-        for old in place.glob("*.safetensors"):  # of other files, or damaged
+        for old in filter(Path.is_file, place.glob("*.safetensors")):  # of other files, or damaged
             old.unlink(missing_ok=True)
         return preprocessed(_checked(raw.read(form, entry, folder), entry, folder), entry)
 
