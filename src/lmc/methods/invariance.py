@@ -47,7 +47,7 @@ class _Invariant(torch.autograd.Function):
         ctx.op, ctx.kept = op, (h, C)  # until they are measured
         op.measure(h, C, joined=any(ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
-        return m, C.view_as(C)  # of its own, since what this node keeps may not lead back to it
+        return m, C.view_as(C)  # a view, since this node keeps C and may not keep its own result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -125,7 +125,7 @@ class Invariance(Around):
         explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
             follows, and the place of this batch there; None: nothing is stored.
         whole_moments: mean and covariance over all nodes of the rows of P Q, or of [P Q, Q], [1 + r, r] or
-            [1 + 2 r, 2 r]; None: nobody asks for them.
+            [1 + 2 r, 2 r]; None: no batch norm reads them.
     """
 
     read: Callable[[], Swept]
