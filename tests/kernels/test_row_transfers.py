@@ -9,7 +9,7 @@ import torch
 
 from helpers import chance
 from lmc.kernels.packed import Packed
-from lmc.kernels.row_transfers import RowCache, absent, append, gather, overlay, scatter
+from lmc.kernels.row_transfers import RowCache, absent, append, gather, overlay, pack, scatter
 from lmc.stores import StagedTable, host_zeros
 
 CPU = torch.device("cpu")
@@ -75,3 +75,24 @@ def test_the_kernels_equal_the_plain_versions(widths: tuple[int, ...], dtype: to
     scatter(out[1], rows.to(cuda), made.host.packed, (caches[1], caches[3]))
     for k, want in enumerate(wanted):
         assert torch.equal(made.data(k), want)
+
+
+@pytest.mark.parametrize("by_kernel", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_chosen_rows_are_packed_with_their_numbers(share: float, by_kernel: bool) -> None:
+    n, widths, on = 1000, (256, 40), torch.device("cuda" if by_kernel else "cpu")
+    values = Packed.over(torch.randn(n * sum(widths), generator=chance(1)).to(on), widths)
+    some, rows = values.rows(7, 900), torch.randperm(5000, generator=chance(2))[:900]
+    chosen = torch.rand(900, generator=chance(3)) < share
+    flat, numbers = (torch.zeros(size, dtype=dtype, pin_memory=by_kernel) for size, dtype in
+                     ((n * sum(widths), torch.float32), (901, torch.int64)))  # fmt: skip
+    out = values.with_values(flat)
+    pack(some, rows.to(on), chosen.to(on), out, numbers, by_kernel)
+    if by_kernel:
+        torch.cuda.synchronize()
+    num = int(chosen.sum())
+    assert numbers[-1] == num
+    assert torch.equal(numbers[:num], rows[chosen])
+    for mine, others in zip(out, some, strict=True):
+        assert torch.equal(mine[:num], others.cpu()[chosen])
+        assert not mine[num:].any()

@@ -210,6 +210,21 @@ if triton is not None:
                 offsets_ptr, members, ALIGN, WIDTH,
             )  # fmt: skip
 
+    @triton.jit(do_not_specialize=["capacity", "start", "out_capacity", "num"])
+    def _pack(  # type: ignore[no-untyped-def]
+        values_ptr, capacity, start, rows_ptr, chosen_ptr, position_ptr, out_ptr, out_capacity, numbers_ptr, num,
+        offsets_ptr, members, ALIGN: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ):  # fmt: skip
+        for first in range(tl.program_id(0) * ROWS, num, tl.num_programs(0) * ROWS):
+            i = first + tl.arange(0, ROWS)
+            inside = i < num
+            chosen = tl.load(chosen_ptr + i, mask=inside, other=0) != 0
+            to = tl.load(position_ptr + i, mask=inside, other=0) - 1
+            tl.store(numbers_ptr + to, tl.load(rows_ptr + i, mask=chosen, other=0).to(tl.int64), mask=chosen)
+            _copy(
+                values_ptr, capacity, start + i, out_ptr, out_capacity, to, chosen, offsets_ptr, members, ALIGN, WIDTH
+            )
+
 
 def gather(
     table: Packed,
@@ -306,6 +321,29 @@ def scatter(values: Packed, rows: Rows, table: Packed, left_out: tuple[RowCache,
         to = (index, table.flat, table.capacity)
         args = (*_packed_args(values), *to, *caches[0], *caches[1], index.numel(), values.offsets, len(values))
         _scatter[(WRITERS,)](*args, CACHES=len(left_out), **_sizes(values))
+
+
+def pack(values: Packed, rows: Tensor, chosen: Tensor, out: Packed, numbers: Tensor, by_kernel: bool) -> None:
+    """The chosen rows, one after the other, into page-locked host memory, without a number on the host.
+
+    Args:
+        rows: the numbers of the rows of ``values``, at least one.
+        chosen: whether a row is written.
+        numbers: one entry more than there are rows. It receives the numbers of the rows that are written, and in its
+            last entry how many they are.
+        by_kernel: whether a kernel writes; otherwise the host waits for the number of rows.
+    """
+    if not by_kernel:
+        at = chosen.nonzero().squeeze(1)
+        for mine, others in zip(out.rows(0, at.numel()), values, strict=True):
+            mine.copy_(others[at])
+        numbers[: at.numel()], numbers[-1] = rows[at], at.numel()
+        return
+    position = chosen.cumsum(0, dtype=torch.int32)
+    to = (chosen.view(torch.uint8), position, out.flat, out.capacity, numbers)
+    args = (*_packed_args(values), rows, *to, rows.numel(), values.offsets, len(values))
+    _pack[(WRITERS,)](*args, **_sizes(values))
+    numbers[-1:].copy_(position[-1:], non_blocking=True)
 
 
 def kernels_read(table: Packed, device: torch.device) -> bool:

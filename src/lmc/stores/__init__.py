@@ -48,6 +48,7 @@ writing do not wait for each other. A fetch is a source only as long as all that
 - A read or a write that a fetch or a log does not cover settles the table first: everything pending is written to the
   host table and the fetches are dropped. A step that had to settle cannot be recorded as a CUDA graph.
 - A fetch serves pulls until a step that pushed rows has ended; then it is only a source (rule 3).
+- Where the host writes, two page-locked buffers take turns, and a write is launched once the last but one is done.
 - Where fetches are more than steps, one could fill a cache that a pending write uses: everything pending is written
   first.
 

@@ -28,6 +28,8 @@ class WriteBack:
         """The last write that is not pending any more."""
         self.written = Event()
         """Completes when the host table holds all that is not pending any more."""
+        self._last_but_one = Event()
+        """The event :attr:`written` before the last write."""
 
     @property
     def newest(self) -> PendingWrite | None:
@@ -79,7 +81,7 @@ class WriteBack:
         if not oldest.in_place:
             oldest.written.wait()
             self._spare = oldest.cache
-        self.written, self._last = oldest.written, oldest
+        self._last_but_one, self.written, self._last = self.written, oldest.written, oldest
         self._pending.remove(oldest)
 
     def _pending_write(self, pushed: Sequence[StepWrite], fetch: Fetch | None) -> PendingWrite:
@@ -115,11 +117,12 @@ class WriteBack:
         pending.left_out = tuple(cache for cache, _ in replaced)
         after = [pending.packed, *(fetched for _, fetched in replaced)]
         if self._io is None:
-            work = partial(self._scatter, pending)
-        else:
-            numbers = [] if pending.left_out else [numbers_on_host(rows) for rows in pending.rows]
-            work = partial(self._io.write_back, pending.cache, numbers, pending.left_out)
-        pending.written = self.stream.submit(work, after, pending.rows)
+            pending.written = self.stream.submit(partial(self._scatter, pending), after, pending.rows)
+            return
+        numbers = [] if pending.left_out else [numbers_on_host(rows) for rows in pending.rows]
+        self._last_but_one.resolve()  # its page-locked memory is used again
+        work = partial(self._io.write_back, pending.cache, numbers, pending.left_out)
+        pending.written = self.stream.launch(work, after, pending.rows)
 
     def _scatter(self, pending: PendingWrite) -> None:
         for rows, start, num in laid_out(pending.rows):

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lmc.kernels.packed import Packed, Rows, as_indices, laid_out, num_rows
 from lmc.kernels.pinned import allocate_pages, pin
-from lmc.kernels.row_transfers import RowCache, absent, gather, kernels_read, overlay, scatter
+from lmc.kernels.row_transfers import RowCache, absent, gather, kernels_read, overlay, pack, scatter
 from lmc.stores.base import write_rows
-from lmc.stores.streams import numbers_on_host, record_event
+from lmc.stores.streams import Event, Work, numbers_on_host, record_event
 
 HOST = torch.device("cpu")
 Lockable = Literal["memory", "read", "none"]
@@ -103,17 +103,31 @@ def host_zeros(num_rows: int, widths: Sequence[int], dtype: torch.dtype, device:
     return HostRows(Packed.over(flat, widths, device), device)
 
 
+class Stage:
+    """Page-locked memory for rows on their way to the host table, and for their numbers."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.values, self.numbers = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.int64)
+
+
 class HostIO:
-    """Transfers for tables that the kernels cannot reach: two threads copy rows through page-locked memory. Each
-    has a buffer of its own."""
+    """Transfers for tables that the kernels cannot reach: two threads copy rows through page-locked memory.
+
+    The one that reads has one buffer. Writes take turns with two, so that one fills while the host empties the other:
+    before a write is launched, the last but one has to be done.
+    """
 
     def __init__(self, host: HostRows) -> None:
         self._host, self._device = host, host.device
         self._fetches = 0
         self._present_at = torch.zeros(host.packed.capacity, dtype=torch.int32)
         """For each row, the last of the fetches for which it was on the device."""
-        self._read_buffer = self._write_buffer = torch.empty(0, dtype=host.packed.flat.dtype)
-        self._copied = torch.cuda.Event() if host.device.type == "cuda" else None
+        dtype, self._cuda = host.packed.flat.dtype, host.device.type == "cuda"
+        self._read_buffer = torch.empty(0, dtype=dtype)
+        self._stages = [Stage(dtype), Stage(dtype)]
+        self._copied = torch.cuda.Event() if self._cuda else None
+        self._packs = self._cuda and kernels_read(self._view(self._read_buffer, 1)[1], self._device)
+        """Whether the kernels write page-locked memory."""
 
     def fetch(
         self, cache: RowCache, index: Tensor, caches: Sequence[RowCache], rows: Sequence[Rows], present: Sequence[Rows]
@@ -135,24 +149,37 @@ class HostIO:
         for other in reversed(caches):
             overlay(cache.filled, index, other)
 
-    def write_back(self, cache: RowCache, contents: Sequence[Rows], left_out: tuple[RowCache, ...]) -> None:
-        """Write a cache into the host table, without rows that are in one of ``left_out``: one member while the next is
-        being copied. ``contents`` are the numbers of its rows, on the host; where rows are left out, those in the cache
-        are read instead."""
-        at: Tensor | None = None
-        if left_out and cache.num:
-            index = cache.rows[: cache.num]
-            at = (cache.newest() & absent(index, left_out)).nonzero().squeeze(1)
-            contents = [index[at].cpu()]
-        self._write_buffer, staged = self._view(self._write_buffer, sum(map(num_rows, contents)))
-        copied = []
-        for mine, target in zip(cache.filled, staged, strict=True):
-            target.copy_(mine if at is None else mine.index_select(0, at), non_blocking=True)
-            copied.append(record_event(self._device))
-        for member, (event, values) in enumerate(zip(copied, staged, strict=True)):
-            event.synchronize()
-            for rows, start, num in laid_out(contents):
-                self._host.write(rows, values[start : start + num], member)
+    def write_back(self, cache: RowCache, contents: Sequence[Rows], left_out: tuple[RowCache, ...]) -> Work:
+        """Launch the copy of a cache to page-locked memory, without rows that are in one of ``left_out``. What is
+        returned waits for it and writes the rows into the host table.
+
+        Args:
+            contents: the numbers of the rows of the cache, on the host; where rows are left out, those in the cache are
+                read instead.
+        """
+        numbered = bool(left_out and cache.num)
+        num = cache.num if numbered else sum(map(num_rows, contents))
+        self._stages.reverse()
+        stage = self._stages[0]
+        stage.values, staged = self._view(stage.values, num)
+        stage.numbers = self._enlarged(stage.numbers, num + 1)
+        numbers = stage.numbers[: num + 1]
+        if numbered:
+            index = cache.rows[:num]
+            pack(cache.filled, index, cache.newest() & absent(index, left_out), staged, numbers, self._packs)
+            copied = [record_event(self._device)] * len(staged)
+        else:
+            copied = [_copied(mine, other, self._device) for mine, other in zip(staged, cache.filled, strict=True)]
+
+        def write() -> None:
+            copied[0].synchronize()
+            written = [numbers[: int(numbers[-1])]] if numbered else contents
+            for member, (event, values) in enumerate(zip(copied, staged, strict=True)):
+                event.synchronize()  # later members are copied meanwhile
+                for rows, start, size in laid_out(written):
+                    self._host.write(rows, values[start : start + size], member)
+
+        return write
 
     def _missing(self, rows: Sequence[Rows], present: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         """The positions and the numbers of those rows that are not present."""
@@ -170,6 +197,17 @@ class HostIO:
     def _view(self, buffer: Tensor, num: int) -> tuple[Tensor, Packed]:
         """The buffer, enlarged if necessary, and its first ``num`` rows."""
         size = num * sum(self._host.packed.widths)
-        if buffer.numel() < size:
-            buffer = torch.empty(size + size // 8, dtype=buffer.dtype, pin_memory=self._copied is not None)
+        buffer = self._enlarged(buffer, size)
         return buffer, self._host.packed.with_values(buffer[:size])
+
+    def _enlarged(self, buffer: Tensor, size: int) -> Tensor:
+        """The buffer, or one with room for ``size`` numbers and an eighth more."""
+        if buffer.numel() >= size:
+            return buffer
+        return torch.empty(size + size // 8, dtype=buffer.dtype, pin_memory=self._cuda)
+
+
+def _copied(to: Tensor, values: Tensor, device: torch.device) -> Event:
+    """Launch the copy of ``values``; the event after it."""
+    to.copy_(values, non_blocking=True)
+    return record_event(device)
