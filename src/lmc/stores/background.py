@@ -121,8 +121,11 @@ class WriteBack:
             return
         numbers = [] if pending.left_out else [numbers_on_host(rows) for rows in pending.rows]
         self._last_but_one.resolve()  # its page-locked memory is used again
-        work = partial(self._io.write_back, pending.cache, numbers, pending.left_out)
-        pending.written = self.stream.launch(work, after, pending.rows)
+        work = partial(self._io.write_back, self._io.next_stage(), pending.cache, numbers, pending.left_out)
+        if pending.left_out:
+            pending.written = self.stream.launch(work, after, pending.rows)
+        else:  # two copies, which the thread launches as soon as the caller would
+            pending.written = self.stream.submit(lambda: work()(), after, pending.rows)
 
     def _scatter(self, pending: PendingWrite) -> None:
         for rows, start, num in laid_out(pending.rows):

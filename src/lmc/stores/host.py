@@ -113,8 +113,7 @@ class Stage:
 class HostIO:
     """Transfers for tables that the kernels cannot reach: two threads copy rows through page-locked memory.
 
-    The one that reads has one buffer. Writes take turns with two, so that one fills while the host empties the other:
-    before a write is launched, the last but one has to be done.
+    The one that reads has one buffer. Writes take turns with two, so that one fills while the host empties the other.
     """
 
     def __init__(self, host: HostRows) -> None:
@@ -149,7 +148,14 @@ class HostIO:
         for other in reversed(caches):
             overlay(cache.filled, index, other)
 
-    def write_back(self, cache: RowCache, contents: Sequence[Rows], left_out: tuple[RowCache, ...]) -> Work:
+    def next_stage(self) -> Stage:
+        """The memory for the next write; the last but one, which used it, has to be done."""
+        self._stages.reverse()
+        return self._stages[0]
+
+    def write_back(
+        self, stage: Stage, cache: RowCache, contents: Sequence[Rows], left_out: tuple[RowCache, ...]
+    ) -> Work:
         """Launch the copy of a cache to page-locked memory, without rows that are in one of ``left_out``. What is
         returned waits for it and writes the rows into the host table.
 
@@ -159,8 +165,6 @@ class HostIO:
         """
         numbered = bool(left_out and cache.num)
         num = cache.num if numbered else sum(map(num_rows, contents))
-        self._stages.reverse()
-        stage = self._stages[0]
         stage.values, staged = self._view(stage.values, num)
         stage.numbers = self._enlarged(stage.numbers, num + 1)
         numbers = stage.numbers[: num + 1]
