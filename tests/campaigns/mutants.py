@@ -685,6 +685,22 @@ MUTANTS = (
         ("stores/test_staged.py",),
     ),
     Mutant(
+        "staged-one-stage",
+        "stores/host.py",
+        "        self._stages.reverse()\n",
+        "",
+        "a write does not overwrite memory that the host has yet to store",
+        ("stores/test_staged.py",),
+    ),
+    Mutant(
+        "staged-stage-in-use",
+        "stores/background.py",
+        "self._last_but_one.resolve()",
+        "pass",
+        "memory of a write is used again once the host has stored it",
+        ("stores/test_staged.py",),
+    ),
+    Mutant(
         "staged-in-place-anywhere",
         "stores/background.py",
         "begin = [write.piece for write in pushed] == list(range(len(pushed)))",

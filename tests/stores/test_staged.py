@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from helpers import chance
-from lmc.kernels.row_transfers import append
+from lmc.kernels.row_transfers import RowCache, append
 from lmc.stores import FileRows, Rows, StagedTable, host_zeros, overwrite
 from lmc.stores.background import KEPT
 from lmc.stores.staged import BundleMember, members
@@ -551,3 +551,39 @@ def test_what_a_fixed_step_pushes_is_at_the_same_address_in_every_epoch() -> Non
         addresses.add(made.log.writes[0].values.flat.data_ptr())
         made.end()
     assert len(addresses) == 1
+
+
+def cached(made: StagedTable, rows: Tensor, value: float) -> RowCache:
+    """A cache with these rows, all of one value."""
+    cache = made.host.cache(rows.numel())
+    append(cache, rows, made.host.packed.with_values(torch.full((rows.numel() * WIDTH,), value, dtype=torch.float64)))
+    return cache
+
+
+def test_a_write_may_be_launched_before_the_host_has_stored_the_last_one() -> None:
+    made = make("disk", WIDTH)
+    assert made._io is not None
+    left_out = cached(made, torch.tensor([4]), 0.0)
+    stored = [
+        made._io.write_back(made._io.next_stage(), cached(made, torch.tensor(rows), value), [], (left_out,))
+        for rows, value in (([1, 4, 5], 1.0), ([4, 7], 2.0))
+    ]
+    for store in stored:
+        store()
+    assert made.data()[:, 0].tolist() == [0, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0]
+
+
+def test_a_write_is_launched_once_the_last_but_one_is_stored() -> None:
+    made, order = make("disk", WIDTH), []
+
+    class Noted(Event):
+        def resolve(self) -> None:
+            order.append("stored")
+
+    assert made._io is not None
+    next_stage = made._io.next_stage
+    made._io.next_stage = lambda: order.append("launched") or next_stage()  # type: ignore[method-assign,func-returns-value]
+    made._writes._last_but_one = Noted()
+    push_in_a_step(made, HALO, some(made, 4, seed=1))
+    made.data()
+    assert order[:2] == ["stored", "launched"]
