@@ -71,7 +71,11 @@ def test_full_batch_under_autocast_is_plain_autograd_under_autocast() -> None:
     assert total_error(got, want) < 0.01
 
 
-@pytest.mark.parametrize("method", [CMC(clusters_per_batch=1), IMC(clusters_per_batch=1)], ids=["cmc", "imc"])
+@pytest.mark.parametrize(
+    "method",
+    [CMC(clusters_per_batch=1), IMC(clusters_per_batch=1, halo=0.0), IMC(clusters_per_batch=1, halo=1.0)],
+    ids=["cmc", "imc", "imc-halo"],
+)
 def test_native_models_train_under_autocast(method: Method) -> None:
     run = method.bind(G, GCN(6, 16, 4, num_layers=3), parts_of(G), device="cpu")
     run.refresh()

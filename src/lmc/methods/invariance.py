@@ -199,7 +199,7 @@ class Invariance(Around):
             return add_coarse_mm(spmm(self.P.forward, t.to(self.sums.dtype)), self.sums, map())
         C, Q = map(), self.swept.all_rows
         assert Q is not None
-        inside = coarse_mm(Q, C, minus_from=t)
+        inside = coarse_mm(Q, C, minus_from=t.to(Q.dtype))  # under autocast t has another type
         return accumulate(coarse_mm(self.sums, C), self.P.forward, inside)
 
     def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
