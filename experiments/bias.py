@@ -76,7 +76,7 @@ class Bias(Study[BiasCell, BiasRecord]):
             "statistics after colons, as in arxiv-like@0.05:seed=7:near=0.3."
         ),
     ] = GRID
-    methods: Methods = "gas,lmc,lmc:alpha=0,lmc:alpha=0.4,cmc,imc,imc:halo=1"
+    methods: Methods = "gas,lmc,lmc:alpha=0,lmc:alpha=0.4,cmc,imc,imc:halo=0"
     layers: Annotated[int, typer.Option(help="Number of layers.")] = 3
     hidden: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 64
     lr: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-2

@@ -152,7 +152,8 @@ def plan_rank(
     graph = stand_in(size, local, round(local * degree))
     edges = (round(share * core * degree) for share in (ratios.core_edges, ratios.cross_edges, ratios.halo_edges))
     batch = BatchSize(core, round(ratios.halo * core), *edges)
-    found = probe(graph, model, method, batch, Placement(device="cpu", precision=precision))
+    settled = dataclasses.replace(method, clusters_per_batch=1).settled(model, core, 1)
+    found = probe(graph, model, settled, batch, Placement(device="cpu", precision=precision))
     steps = -(-owned // core)
     kept, row = sizes_of(plan_of(graph, model, found, batch, steps)), RowBytes.of(found.run)
     rows = batch.rows if "halo" in method.traits.reads else core

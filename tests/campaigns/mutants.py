@@ -685,6 +685,22 @@ MUTANTS = (
         ("stores/test_staged.py",),
     ),
     Mutant(
+        "imc-halo-sums-stay-at-home",
+        "methods/imc.py",
+        '            exact.publish(exact.tables["M"].values())\n',
+        "            pass\n",
+        "ranks read the sums of the halo rows that they compute",
+        ("distributed/test_step.py",),
+    ),
+    Mutant(
+        "imc-halo-for-large-batches",
+        "methods/imc.py",
+        "not self.redraw and rows < FEW_ROWS_PER_COLUMN * columns",
+        "not self.redraw and rows >= FEW_ROWS_PER_COLUMN * columns",
+        "halo rows are computed where batches are small",
+        ("methods/test_imc.py",),
+    ),
+    Mutant(
         "staged-one-stage",
         "stores/host.py",
         "        self._stages.reverse()\n",

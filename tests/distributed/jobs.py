@@ -236,12 +236,13 @@ def traffic(case: Case) -> dict[str, Any]:
 
 
 def swept(case: Case) -> tuple[int, int]:
-    """The bytes that this rank sends in a sweep, and those of the rows of Q that others mirror."""
+    """The bytes that this rank sends in a sweep, and those of the rows of Q, with a halo also of M, of mirrors."""
     run = case.bind_here()
     exchange = run.problem.exchange
     before = exchange.world.sent
     run.refresh()
-    widths = sum(table.data().shape[1] for table in run.tables["Q"].values())
+    names = ("Q", "M") if run.method.halo else ("Q",)
+    widths = sum(table.data().shape[1] for name in names for table in run.tables[name].values())
     return exchange.world.sent - before, 8 * widths * exchange.shard.send.numel()
 
 

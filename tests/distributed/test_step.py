@@ -72,7 +72,7 @@ def assert_same_rows(run: Run, seen: list[dict[str, Any]]) -> None:
         for name, p in run.parameters.items():
             assert_close(rank["parameters"][name], p.detach())
         for name, table in rank["tables"].items():
-            # sums of mirrors are fetched where they are read, and IMC reads no row of another rank
+            # sums of mirrors are fetched where they are read; IMC reads rows of other ranks as halo rows alone
             known = slice(0, rank["owned"]) if name[0] in "MUQS" else slice(None)
             assert_close(table[known], tables[name][rank["ids"][known]])
 
@@ -103,8 +103,10 @@ CASES = {
     "lmc-gat": Case(LMC4Conv(clusters_per_batch=1), "gat"),
     "lmc-sparse": Case(LMC4Conv(clusters_per_batch=1), sparse=True),
     "fm-without-momentum": Case(GraphFM(clusters_per_batch=1, momentum=0.0)),
-    "imc": Case(IMC(clusters_per_batch=1, sweep_every=0)),
-    "imc-batch-norm": Case(IMC(clusters_per_batch=1, sweep_every=0), "gcn-batch-norm"),
+    "imc": Case(IMC(clusters_per_batch=1, sweep_every=0, halo=0.0)),
+    "imc-batch-norm": Case(IMC(clusters_per_batch=1, sweep_every=0, halo=0.0), "gcn-batch-norm"),
+    "imc-halo": Case(IMC(clusters_per_batch=1, sweep_every=0, halo=9.0)),  # all halo rows: none is drawn
+    "imc-halo-directed": Case(IMC(clusters_per_batch=1, sweep_every=0, halo=9.0), "sage", "directed-weighted"),
     "top": Case(TOP(clusters_per_batch=1)),
     "lmc4rec": Case(LMC4Rec(clusters_per_batch=1), "recgcn", steps=4),
     "gas-recurrent": Case(GAS(clusters_per_batch=1), "recgcn", steps=4),
@@ -113,7 +115,7 @@ CASES = {
 MORE_CASES = {
     "wrapped-gcn": Case(LMC4Conv(clusters_per_batch=1), "wrap-gcn", "weighted"),
     "wrapped-sage": Case(CMC(clusters_per_batch=1, adjoints=True), "wrap-sage", "directed"),
-    "wrapped-gin": Case(IMC(clusters_per_batch=1, sweep_every=0), "wrap-gin"),
+    "wrapped-gin": Case(IMC(clusters_per_batch=1, sweep_every=0, halo=9.0), "wrap-gin"),
     "wrapped-gat": Case(GAS(clusters_per_batch=1), "wrap-gat"),
     "wrapped-edge-features": Case(LMC4Conv(clusters_per_batch=1), "wrap-mixed", "edge-features"),
     "wrapped-cluster-gcn": Case(ClusterGCN(clusters_per_batch=1), "wrap-mixed", "edge-features-directed"),
@@ -133,7 +135,7 @@ def test_other_models_and_graphs_go_the_same_way(name: str, two: Ranks) -> None:
     assert_same(case, two(jobs.train, case))
 
 
-@on_2_and_4(CASES, "lmc lmc-two-parts gas cluster-gcn cmc lmc-uneven lmc-batch-norm imc lmc4rec")
+@on_2_and_4(CASES, "lmc lmc-two-parts gas cluster-gcn cmc lmc-uneven lmc-batch-norm imc imc-halo lmc4rec")
 def test_ranks_go_the_way_of_one_process_that_writes_all_batches_after_them(name: str, ranks: Ranks) -> None:
     case = CASES[name]
     assert_same(case, ranks(jobs.train, case))

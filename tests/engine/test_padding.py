@@ -70,7 +70,7 @@ def test_a_step_on_the_copy_is_a_step_on_the_batch(
     assert copies >= 6
 
 
-WITHOUT_HALO = [ClusterGCN(clusters_per_batch=2), IMC(clusters_per_batch=2)]
+WITHOUT_HALO = [ClusterGCN(clusters_per_batch=2), IMC(clusters_per_batch=2, halo=0.0)]
 
 
 def shared_copy(run: Run, monkeypatch: pytest.MonkeyPatch) -> SharedCopy | None:
@@ -107,17 +107,17 @@ def test_batches_with_a_halo_or_of_different_sizes_share_no_copy(monkeypatch: py
     g = random_graph()
     parts = torch.arange(g.num_nodes) % 4
     for method, of, shares in [
-        (IMC(clusters_per_batch=2), parts, True),
+        (IMC(clusters_per_batch=2, halo=0.0), parts, True),
         (IMC(clusters_per_batch=2, redraw=True), parts, False),
         (GAS(clusters_per_batch=2), parts, False),
-        (IMC(clusters_per_batch=2), (torch.arange(g.num_nodes) % 12).clamp(max=3), False),
+        (IMC(clusters_per_batch=2, halo=0.0), (torch.arange(g.num_nodes) % 12).clamp(max=3), False),
     ]:
         run = method.bind(g, scrambled(MODELS[0](g)), of)
         assert (shared_copy(run, monkeypatch) is not None) == shares
     for applied_by_itself in (False, True):  # then its statistics would count padding
         model = GCN(g.num_features, 7, g.num_classes, norm="batch")
         model.last = BatchNorm(g.num_classes) if applied_by_itself else None
-        run = IMC(clusters_per_batch=2).bind(g, scrambled(model), parts)
+        run = IMC(clusters_per_batch=2, halo=0.0).bind(g, scrambled(model), parts)
         assert (shared_copy(run, monkeypatch) is None) == applied_by_itself
 
 

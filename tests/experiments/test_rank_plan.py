@@ -60,7 +60,7 @@ def test_rows_of_mirrors_count_and_steps_exchange_what_the_ratios_say() -> None:
     )
     assert half.places["histories"][0] == whole.places["histories"][0] / 2
     assert half.sent == whole.sent / 2
-    swept = plan_rank(SIZE, MODEL, IMC(basis="T"), 4, 50, RATIOS, LARGE)
+    swept = plan_rank(SIZE, MODEL, IMC(basis="T", halo=0.0), 4, 50, RATIOS, LARGE)
     assert swept.sent == 50 * 0.5 * (8 + 8) * 4, "Q of two layers, once an epoch"
 
 
@@ -91,7 +91,7 @@ def test_rows_elsewhere_take_the_time_of_their_tier() -> None:
     assert disk.bound == "transfers"
     tables, features, batch = host.places["histories"][0], host.places["features"][0], host.places["batches"][0]
     assert host.moved == pytest.approx(((125 + 50) * tables + 125 * features) / 375 + batch)
-    core = plan_rank(SIZE, MODEL, IMC(basis="T"), 4, 50, RATIOS, replace(LARGE, gpu=1.0))
+    core = plan_rank(SIZE, MODEL, IMC(basis="T", halo=0.0), 4, 50, RATIOS, replace(LARGE, gpu=1.0))
     tables, features, batch = core.places["histories"][0], core.places["features"][0], core.places["batches"][0]
     assert core.moved == pytest.approx((100 * tables + 50 * features) / 375 + batch), "IMC reads no halo"
 

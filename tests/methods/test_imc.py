@@ -50,7 +50,7 @@ def test_the_forward_pass_is_exact_at_a_fresh_sweep_with_any_ridge(name: str, re
     """100 rows a batch and 7 columns: Q[B] has full column rank, and h = T lies in its span. The ridge pulls the map
     towards the identity, which is the map of a fresh sweep."""
     model = MODELS[name]().double()  # biases are 0, so that no unit is dead within a batch
-    run = bound(IMC(clusters_per_batch=1, ridge=ridge, basis="T", redraw=redraw), model, random_graph(400))
+    run = bound(IMC(clusters_per_batch=1, ridge=ridge, basis="T", redraw=redraw, halo=0.0), model, random_graph(400))
     run.refresh()
     problem = run.problem
     states = [t for _, t in exact_states(problem, chunks_of(problem), lambda _, width: problem.table(width))]
@@ -61,7 +61,7 @@ def test_the_forward_pass_is_exact_at_a_fresh_sweep_with_any_ridge(name: str, re
             seen[l] = s.detach()
             return s
 
-    run.method = Watching(clusters_per_batch=1, ridge=ridge, basis="T", redraw=redraw)
+    run.method = Watching(clusters_per_batch=1, ridge=ridge, basis="T", redraw=redraw, halo=0.0)
     for batch in run.batches(0):
         run.gradient(batch)
         for l, s in seen.items():
@@ -83,6 +83,30 @@ def test_halo_rows_are_exact_at_a_fresh_sweep_and_reduce_the_bias(name: str) -> 
         found.append(sum(bias(run).values()))
     if name != "sage-batch-norm":  # on a random graph, halo rows change its bias by less than a hundredth
         assert found[1] < found[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "halo"),
+    [
+        ({}, 16 * 128 * 4 - 1, 1.0),  # the basis has 128 columns, and a batch a quarter of the nodes
+        ({}, 16 * 128 * 4, 0.0),
+        ({"basis": "T"}, 16 * 7 * 4, 0.0),
+        ({"basis": "T"}, 16 * 7 * 4 - 1, 1.0),
+        ({"redraw": True}, 100, 0.0),
+        ({"halo": 0.0}, 100, 0.0),
+        ({"halo": 0.5}, 10**6, 0.5),
+    ],
+)
+def test_small_fixed_batches_compute_halo_rows_by_default(options: dict[str, Any], nodes: int, halo: float) -> None:
+    method = IMC(clusters_per_batch=2, **options)
+    assert method.settled(GCN(6, 7, 4, num_layers=3), nodes, 8) == replace(method, halo=halo)
+
+
+def test_a_run_has_settled_its_halo() -> None:
+    run, core_alone = (bound(method(clusters_per_batch=1)) for method in (IMC, TOP))
+    assert run.method == IMC(clusters_per_batch=1, halo=1.0)
+    assert all(batch.num_halo for batch in run.batches(0))
+    assert not any(batch.num_halo for batch in core_alone.batches(0))
 
 
 @pytest.mark.parametrize("name", [*(name for name in MODELS if "batch-norm" not in name), "wrapped"])
@@ -141,7 +165,7 @@ def test_the_estimate_is_the_derivative_of_the_loss_of_the_core_rows(name: str, 
 @pytest.mark.parametrize("name", ["gcn", "gcn-batch-norm"])
 def test_a_step_leaves_nothing_to_the_garbage_collector(name: str) -> None:
     """What outlives a step would be read when the next one is recorded."""
-    run, made = bound(IMC(clusters_per_batch=1), MODELS[name]().double()), []
+    run, made = bound(IMC(clusters_per_batch=1, halo=0.0), MODELS[name]().double()), []
 
     class Watching(IMC):
         def operator(self, step: Any, l: int) -> Any:
@@ -149,7 +173,7 @@ def test_a_step_leaves_nothing_to_the_garbage_collector(name: str) -> None:
             made.append(weakref.ref(found))
             return found
 
-    run.method = Watching(clusters_per_batch=1)
+    run.method = Watching(clusters_per_batch=1, halo=0.0)
     batch = next(run.batches(0))
     gc.disable()
     try:
@@ -315,7 +339,7 @@ def test_top_keeps_its_random_basis() -> None:
 
 def test_dropped_edges_are_missing_from_the_sums() -> None:
     g, model = random_graph(80), scrambled(GCN(6, 7, 4, num_layers=3))
-    run = DropEdge(IMC(clusters_per_batch=1, sweep_every=2), p=0.5).bind(g, model, parts_of(g), seed=3)
+    run = DropEdge(IMC(clusters_per_batch=1, sweep_every=2, halo=0.0), p=0.5).bind(g, model, parts_of(g), seed=3)
     run.refresh()
     whole = run.tables["S"][2].data().clone()
     batches = run.batches(0)
@@ -365,6 +389,7 @@ def test_wrong_settings_are_refused() -> None:
         ({"ridge": 0.0}, "ridge"),
         ({"basis": "H"}, "basis"),
         ({"halo": -1.0}, "halo"),
+        ({"halo": "all"}, "halo"),
         ({"halo": 1.0, "redraw": True}, "halo"),
     ):
         with pytest.raises(ConfigError, match=word):

@@ -19,7 +19,7 @@ from lmc.engine import Run
 from lmc.engine.distributed.ownership import rank_seed
 from lmc.graph import Graph, with_transpose
 from lmc.graph.csr import entry_chunks
-from lmc.methods import ClusterMethod
+from lmc.methods import IMC, ClusterMethod
 from lmc.partition import group_parts
 from lmc.sampling import Clusters
 
@@ -120,8 +120,9 @@ class RowBytes:
         numbers = sum(name in run.numbers for name in traits.row_numbers)
         rows = [table.data() for name in names for table in tables[name].values()]
         fetched = [table.data() for name in sums & tables.keys() for table in tables[name].values()]
-        # the rows that a layer sums; states whose sums are known are not sent
-        swept = [table.data()[0].nbytes for table in tables["Q"].values()] if traits.sweeps else []
+        # the rows that a layer sums, and sums where halo rows are computed; states whose sums are known are not sent
+        read = ("Q", "M") if isinstance(run.method, IMC) and run.method.halo else ("Q",) if traits.sweeps else ()
+        swept = [table.data()[0].nbytes for name in read for table in tables[name].values()]
         return cls(_message(rows, numbers), _message(fetched), tuple(swept))
 
 

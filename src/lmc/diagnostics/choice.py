@@ -131,7 +131,7 @@ def recommended(
     division: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     parts = IMC(**division)
     b = parts.parts_in(graph)
-    share = min(1.0, (clusters_per_batch or max(2, b // 8)) / b)
+    share = min(1.0, parts.parts_in_batch(b) / b)
     width = max(model.widths[:-1], default=model.widths[-1])
     facts = Facts(
         kind="sign" if isinstance(model, sign_model.SIGN) else kind_of(model).trained_as,

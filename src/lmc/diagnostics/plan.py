@@ -91,7 +91,7 @@ def plan(division: Division, model: Model, method: Method, placement: Placement 
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
     mean_rows = sum(s.rows for s in sizes) / len(sizes)
-    found = probe(graph, model, method, largest, placement)
+    found = probe(graph, model, method.settled(model, graph.num_nodes, clusters.num_parts), largest, placement)
     return plan_of(graph, model, found, largest, clusters.num_batches, mean_rows / largest.rows)
 
 

@@ -93,6 +93,7 @@ def bind(
         exchange=exchange,
     )
     _check_problem(problem, method, schedule)
+    method = method.settled(model, problem.num_nodes, clusters.num_parts if turns is None else turns.num_parts)
     _prepare(model, problem)
     release_freed()
     run = Run(method, problem, clusters, seed, schedule, evaluated, turns)

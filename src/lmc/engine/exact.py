@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
@@ -349,6 +349,9 @@ class Passes:
     def total(self, value: Tensor) -> Tensor:
         exchange = self.problem.exchange
         return value if exchange is None else exchange.world.sum(value)
+
+    def publish(self, tables: Iterable[Table]) -> None:
+        publish(self.problem.exchange, *tables)
 
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         return self.problem.kind.affine_adjoint(self.problem, l, rows, m, t, v)

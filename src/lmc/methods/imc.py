@@ -33,9 +33,9 @@ so the adjoints that come from outside are compensated by the same formula:
 
     g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
-A step touches core rows alone: no halo is computed, read or written. With ``halo``, a batch with few rows for each
-column of Q computes some of its halo rows too. B are then core and halo rows in all of the above, and the loss is that
-of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches.
+A step touches core rows alone: no halo is computed, read or written. Only where batches have few rows for each column
+of Q, it computes some of their halo rows too (``halo``). B are then core and halo rows in all of the above, and the
+loss is that of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ SLOTS = 64
 ROWS_PER_COLUMN = 20
 """Fitted rows of a batch per column of Q below which lambda grows, with the square of what is missing, and down to
 which rows of an average batch are left out of the fit."""
+
+FEW_ROWS_PER_COLUMN = 16
+"""Core rows of a mean batch per column of Q below which ``halo="auto"`` computes halo rows."""
 
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
@@ -175,7 +178,8 @@ class IMC(HistoryMethod):
             (:data:`ROWS_PER_COLUMN`).
         halo: halo rows that a step computes beside the core rows, at most this many for each core row, and at most so
             many that the batch has :data:`ROWS_PER_COLUMN` rows for each column of Q. They are drawn once, with
-            probabilities proportional to the sum of their entries in P.
+            probabilities proportional to the sum of their entries in P. "auto" is 1 for fixed batches of few rows
+            (:data:`FEW_ROWS_PER_COLUMN`), else 0.
         basis: the columns of Q: "T", the rows that the layer aggregates; "T+X1", with the first aggregation P X beside
             them, projected to at most as many columns; "auto", the latter up to :data:`FEW_COLUMNS` columns; or
             "random", the rows of a model with random parameters.
@@ -184,7 +188,7 @@ class IMC(HistoryMethod):
     sweep_every: int | str = "auto"
     ridge: float = 1e-3
     basis: str = "auto"
-    halo: float = 0.0
+    halo: float | str = "auto"
 
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
@@ -200,8 +204,8 @@ class IMC(HistoryMethod):
             raise ConfigError(f"expected a positive ridge (got {self.ridge})")
         if self.basis not in BASES:
             raise ConfigError(f"expected basis in {list(BASES)} (got {self.basis!r})")
-        if self.halo < 0 or (self.halo and self.redraw):
-            raise ConfigError(f"expected halo >= 0, and 0 for redrawn batches (got {self.halo}): set halo=0")
+        if self.halo != "auto" and (isinstance(self.halo, str) or self.halo < 0 or (self.halo and self.redraw)):
+            raise ConfigError(f'expected halo >= 0, 0 for redrawn batches, or "auto" (got {self.halo!r})')
 
     @property
     def setup(self) -> Setup:
@@ -228,6 +232,14 @@ class IMC(HistoryMethod):
                 "the rows): IMC maps sums of messages; use LMC4Conv"
             )
 
+    def settled(self, model: Model, num_nodes: int, num_parts: int) -> IMC:
+        if self.halo != "auto":
+            return self
+        few = FEW_COLUMNS if self.basis in ("auto", "T+X1") else 0
+        columns = max([few, *model.message_widths.values()])
+        rows = num_nodes * self.parts_in_batch(num_parts) / num_parts
+        return replace(self, halo=float(not self.redraw and rows < FEW_ROWS_PER_COLUMN * columns))
+
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = self._halo(problem, core)
         ext = torch.cat([core, halo]) if halo.numel() else core
@@ -236,7 +248,7 @@ class IMC(HistoryMethod):
     def _halo(self, problem: ProblemView, core: Tensor) -> Tensor:
         """The halo rows that a step computes."""
         columns = max(self.tables(problem)["Q"].values(), default=0)
-        room = int(min(self.halo * core.numel(), ROWS_PER_COLUMN * columns - core.numel()))
+        room = int(min(self._halo_per_row * core.numel(), ROWS_PER_COLUMN * columns - core.numel()))
         if room <= 0:
             return core[:0]
         halo = problem.halo(core)
@@ -273,7 +285,12 @@ class IMC(HistoryMethod):
     @property
     def _overlapping(self) -> bool:
         """Whether a row belongs to several batches, so that what comes from outside is no property of the row."""
-        return self.redraw or self.halo > 0
+        return self.redraw or self._halo_per_row > 0
+
+    @property
+    def _halo_per_row(self) -> float:
+        """``halo``; 0 where it is not settled yet."""
+        return 0.0 if isinstance(self.halo, str) else self.halo
 
     def _projected_width(self, problem: ProblemView) -> int:
         """The columns of P X that may join the basis; 0: none."""
@@ -374,6 +391,7 @@ class IMC(HistoryMethod):
         if self._overlapping:
             _store_scales(exact)
             _fill_feature_sums(exact)
+            self._publish(exact)
         else:
             grams = [_grams_of_batches(exact, layers) for layers in _by_width(numbers, Q)]
             stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
@@ -412,6 +430,12 @@ class IMC(HistoryMethod):
             exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self._overlapping)
         store_moments(exact, self._sums)
         _fill_feature_sums(exact)
+        self._publish(exact)
+
+    def _publish(self, exact: ExactPasses) -> None:
+        """Give other ranks the sums of the rows that they compute as halo rows; Q they have."""
+        if self._halo_per_row:
+            exact.publish(exact.tables["M"].values())
 
 
 @dataclass(frozen=True)
@@ -421,6 +445,7 @@ class TOP(IMC):
     sweep_every: int | str = 0
     ridge: float = 1e-6
     basis: str = "random"
+    halo: float | str = 0.0
 
     traits: ClassVar[Traits] = replace(
         IMC.traits, name="top", title="TOP",

@@ -15,7 +15,7 @@ model), :class:`Step` (one training step) and :class:`ExactPasses` (exact states
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -313,6 +313,9 @@ class ExactPasses(Protocol):
     def fill_feature_sums(self, sums: Table) -> None:
         """sums <- P X with the matrix of the first layer."""
 
+    def publish(self, tables: Iterable[Table]) -> None:
+        """Give other ranks the rows of these tables that they mirror."""
+
     def affine_adjoint(self, l: int, rows: Rows, m: Table, t: Table, v: Table) -> Tensor:
         """The adjoint of the sums of layer l, from the adjoint v of its state, for these rows."""
 
@@ -396,6 +399,10 @@ class Method:
 
     def check(self, model: Model) -> None:
         """Refuse a model that this method cannot train, with the reason."""
+
+    def settled(self, model: Model, num_nodes: int, num_parts: int) -> Method:
+        """This method with its automatic options chosen for a model, and a graph of so many nodes in so many parts."""
+        return self
 
     def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
         """How the graph is divided: by default one part, which is the whole graph."""
@@ -485,10 +492,14 @@ class ClusterMethod(Method):
         b = int(parts.max()) + 1
         if self.num_parts is not None and self.num_parts != b:
             raise ConfigError(f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree")
-        c = int(self.clusters_per_batch or 0) or max(min(2, b), b // 8)
+        c = self.parts_in_batch(b)
         if c > b:
             raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c})")
         return Clusters.of(parts, c, self.redraw, seed)
+
+    def parts_in_batch(self, b: int) -> int:
+        """c, the number of parts in a batch, of b parts."""
+        return int(self.clusters_per_batch or 0) or max(min(2, b), b // 8)
 
 
 @dataclass(frozen=True)

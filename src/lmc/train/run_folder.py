@@ -290,7 +290,7 @@ def _ranks(run: Run) -> dict[str, Any]:
     if run.sync is None:
         return {}
     return {
-        "num_parts": sum(map(len, run.sync.schedule.parts)) if isinstance(run.method, ClusterMethod) else 1,
+        "num_parts": run.sync.schedule.num_parts if isinstance(run.method, ClusterMethod) else 1,
         "clusters_per_batch": run.sync.schedule.per_batch,
         "ranks": run.sync.world.ranks,
         "distributed": dataclasses.asdict(run.sync.world.options),

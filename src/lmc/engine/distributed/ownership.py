@@ -15,7 +15,7 @@ from lmc.engine.distributed.shards import check_shards
 from lmc.engine.distributed.world import Distributed, World
 from lmc.errors import ConfigError
 from lmc.graph import Graph, Shard
-from lmc.methods import IMC, METHODS, ClusterMethod, LMC4Conv, Method
+from lmc.methods import METHODS, ClusterMethod, LMC4Conv, Method
 from lmc.models import Model
 from lmc.partition import group_parts, partition
 from lmc.sampling import Clusters, derive
@@ -35,11 +35,6 @@ def check_distributed(method: Method, model: Model, options: Distributed, graph:
         _check_layers(method, model, options, graph)
     if model.recurrent and "lambda_pf" not in dict(model.named_buffers()):
         raise ConfigError(f"expected RecGCN as the recurrent model of a distributed run (got {kind}): use it")
-    if isinstance(method, IMC) and method.halo:
-        raise ConfigError(
-            f"expected halo=0 for {traits.title} in a distributed run (got {method.halo}): set halo=0, since a rank "
-            "has the sums of its own rows alone"
-        )
     if options.sync_every > 1 and traits.sums:
         raise ConfigError(
             f"expected sync_every=1 for {traits.title} (got {options.sync_every}): its sums have to fit the rows of "
@@ -159,6 +154,11 @@ class Schedule:
         """Steps in an epoch: the largest number of batches of a rank."""
         self.per_batch = max(each.per_batch for each in self._clusters)
         self._epoch = lru_cache(maxsize=2)(self._turns)
+
+    @property
+    def num_parts(self) -> int:
+        """The parts of all ranks."""
+        return sum(map(len, self.parts))
 
     def turns(self, epoch: int, step: int) -> list[Turn]:
         """The batches of all ranks in a step."""
