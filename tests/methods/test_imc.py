@@ -109,6 +109,24 @@ def test_a_run_has_settled_its_halo() -> None:
     assert not any(batch.num_halo for batch in core_alone.batches(0))
 
 
+def test_maps_that_a_sweep_stores_are_those_that_a_step_computes() -> None:
+    """Batches with a halo that are not kept, or on graphs of DropEdge, compute K in every step."""
+    method = IMC(clusters_per_batch=1, halo=1.0, sweep_every=0)
+    kept, made = (bound(method, placement=Placement(keep_batches=keep)) for keep in (True, False))
+    assert "K2" in kept.numbers
+    assert "K2" not in made.numbers
+    for run in (kept, made):
+        run.refresh()
+    for _ in range(2):
+        a, b = (sweep(run) for run in (kept, made))
+        assert worst_error(a, b) < 1e-12
+    batch = next(kept.batches(2))
+    before = kept.gradient(batch)
+    kept.numbers["K2"].mul_(2)
+    assert worst_error(kept.gradient(batch.unrecorded()), before) < 1e-12
+    assert worst_error(kept.gradient(batch), before) > 1e-3, "the stored one is read"
+
+
 @pytest.mark.parametrize("name", [*(name for name in MODELS if "batch-norm" not in name), "wrapped"])
 def test_with_all_other_rows_in_the_halo_the_estimate_is_exact(name: str) -> None:
     """But for batch norms, whose statistics follow from the map, not from the rows."""

@@ -55,13 +55,12 @@ class DenseIMC:
             for core in self.batches:
                 self.tables["S"][l + 1][core] = (data.P @ Q)[core] - data.P[np.ix_(core, core)] @ Q[core]
 
-    def map(self, l: int, core: Nodes, weight: float, more: int) -> tuple[Array, Array, Array, Array]:
-        """S, R and N of a batch, and P Q of all nodes. Redrawn batches, and those with ``more`` rows than their core,
-        count as many core rows as there are on average."""
+    def map(self, l: int, core: Nodes, weight: float) -> tuple[Array, Array, Array, Array]:
+        """S, R and N of a batch, and P Q of all nodes. Redrawn batches count as many rows as there are on average."""
         every, r = self.tables["Q"][l], self.tables["Q"][l].shape[1]
         Q, whole = every[core], self.model.data.P @ every
         mean = self.model.data.num_nodes / weight
-        size, k = len(core) if self.batches else mean + more, max(1, int(mean / (20 * r)))
+        size, k = len(core) if self.batches or self.halos else mean, max(1, int(mean / (20 * r)))
         # columns of unit mean square over all nodes, of fixed batches those that are fitted to; a dead unit stays a
         # column of zeros
         squares = k * np.concatenate([every[batch][::k] ** 2 for batch in self.batches]) if self.batches else every**2
@@ -99,8 +98,8 @@ class DenseIMC:
 
     def step(self, theta: Values, core: Nodes, slot: int, weight: float) -> tuple[float, Values]:
         model, data, L = self.model, self.model.data, self.model.L
-        c, more = len(core), len(self.halos.get(slot, ()))
-        core = np.concatenate([core, self.halos[slot]]) if more else core
+        c = len(core)
+        core = np.concatenate([core, self.halos[slot]]) if self.halos else core
         P = data.P[np.ix_(core, core)]
         m, whole = {1: (data.P @ data.x)[core]}, {1: data.P @ data.x}
         activated, whole_back = {}, {}
@@ -108,7 +107,7 @@ class DenseIMC:
             s, s_whole = model.affine(theta, l, m[l]), model.affine(theta, l, whole[l])
             activated[l], whole_back[l] = self.activate(theta, l, s, s_whole)
             if l < L:
-                S, R, N, M = self.map(l + 1, core, weight, more)
+                S, R, N, M = self.map(l + 1, core, weight)
                 C = R @ activated[l].h + N
                 m[l + 1], whole[l + 1] = P @ activated[l].h + S @ C, M @ C
         losses, v = data.losses(activated[L].h, core)
@@ -121,6 +120,6 @@ class DenseIMC:
             add(grads, model.affine_slopes(l, v_whole, whole[l]))
             v, v_whole = model.affine_back(theta, l, v), model.affine_back(theta, l, v_whole)
             if l > 1:
-                S, R, _, M = self.map(l, core, weight, more)
+                S, R, _, M = self.map(l, core, weight)
                 v = P.T @ v + R.T @ (S.T @ v + M.T @ v_whole)
         return weight * losses.sum(), scaled(grads, weight)

@@ -70,6 +70,11 @@ class Batches:
             none = torch.empty(0, dtype=torch.int64, device=self.problem.device)
             yield self.make(none, float(self.num_batches), union=self._parts_of_all(epoch, step))
 
+    def fixed(self) -> list[Batch]:
+        """The batches that are kept, by slot; those that were not visited yet are made. None where none are kept."""
+        parts = sorted(self.clusters.epoch(0)) if self.kept else []
+        return [self._of_parts(each, slot) for slot, each in enumerate(parts)]
+
     def _parts_of_all(self, epoch: int, step: int) -> tuple[int, ...]:
         """The parts in the batches of all ranks; none where there are no others."""
         turns = [] if self._turns is None else self._turns.turns(epoch, step)

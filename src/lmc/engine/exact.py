@@ -255,6 +255,10 @@ class Passes:
     def cores(self) -> list[Rows]:
         return [] if self._clusters.redraw else self._clusters.cores(self.problem.device)
 
+    @property
+    def extended(self) -> list[Tensor]:
+        return [] if self._source is None else [batch.ext for batch in self._source.fixed()]
+
     def fill_states(self) -> list[Table]:
         H = self.tables["H"]
         return [t for _, t in exact_states(self.problem, self.chunks, lambda l, w: H.get(l) or self.problem.table(w))]

@@ -35,13 +35,14 @@ so the adjoints that come from outside are compensated by the same formula:
 
 A step touches core rows alone: no halo is computed, read or written. Only where batches have few rows for each column
 of Q, it computes some of their halo rows too (``halo``). B are then core and halo rows in all of the above, and the
-loss is that of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches.
+loss is that of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches, and K of every batch
+that is kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ClassVar
@@ -146,15 +147,15 @@ def _scale(exact: ExactPasses, squares: Tensor) -> Tensor:
     return (exact.total(squares) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt()
 
 
-def _grams_of_batches(exact: ExactPasses, layers: list[int]) -> Tensor:
-    """Q^T Q of the fitted rows of every fixed batch, layer by layer, for layers of one width."""
+def _grams_of_batches(exact: ExactPasses, batches: Sequence[Rows], layers: list[int]) -> Tensor:
+    """Q^T Q of the fitted rows of every batch, layer by layer, for layers of one width."""
     stride, Q = _stride(exact.problem, exact.numbers, layers[0]), exact.tables["Q"]
-    fitted = (Q[l].pull(core)[::stride] for l in layers for core in exact.cores)
+    fitted = (Q[l].pull(rows)[::stride] for l in layers for rows in batches)
     return _grams(fitted, exact.numbers["explained"].dtype)
 
 
 def _store_scales(exact: ExactPasses) -> None:
-    """The scale of the columns of Q, with which steps on redrawn batches compute K."""
+    """The scale of the columns of Q, where batches overlap."""
     for l, table in exact.tables["Q"].items():
         squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
         exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
@@ -300,14 +301,15 @@ class IMC(HistoryMethod):
         return problem.graph.num_features if self.basis == "T+X1" else max(0, FEW_COLUMNS - widest)
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
-        """K and lambda J of every fixed batch, by layer, or the scale of the columns of Q; mean and covariance of what
-        layers read before a batch norm; and what "auto" watches."""
+        """K and lambda J of every fixed batch, by layer; the scale of the columns of Q where batches overlap; mean and
+        covariance of what layers read before a batch norm; and what "auto" watches."""
         new = partial(torch.zeros, dtype=problem.accumulate_dtype)
         # "unexplained": the least share of an epoch since the last sweep, and that of the epoch before the sweep
         found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(2)}
         for l, r in self.tables(problem)["Q"].items():
-            fixed = {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
-            found |= {f"scale{l}": new(r)} if self._overlapping else fixed
+            found |= {f"scale{l}": new(r)} if self._overlapping else {}
+            if not self.redraw and (problem.placement.keep_batches or not self._overlapping):
+                found |= {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
         # the batch norms of TOP read the statistics of the batch
         read = {} if self.basis == "random" else columns_read(problem, self.tables(problem)["Q"])
         return found | {f"moments{l}": new(1 + k, k) for l, k in read.items()}
@@ -317,8 +319,9 @@ class IMC(HistoryMethod):
         Q, M = step.tables["Q"], step.tables.get("M", {})
         if batch.num_core == step.problem.num_nodes:
             return P
-        if self._overlapping and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
-            step.scratch["redrawn"] = beside(step.problem.device, partial(self._redrawn, step))
+        stored = not self.redraw and (batch.fixed or not self._overlapping)  # else K is not that of the last sweep
+        if not stored and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
+            step.scratch["maps"] = beside(step.problem.device, partial(self._computed, step))
         moments = numbers.get(f"moments{l}")
         if not (l in Q or l in M):
             return P if moments is None else KnownInputs(P.num_outputs, moments)
@@ -327,18 +330,21 @@ class IMC(HistoryMethod):
             return KnownSums(P, _pull(M[l], batch))
         measured = step.keep and self.sweep_every == "auto" and batch.slot % self.traits.measures_every == 0
         explained = (numbers["explained"][l], batch.place) if measured else None
-        if self._overlapping:
-            redrawn = step.scratch["redrawn"]
-            read: Callable[[], Swept] = lambda: redrawn()[l]  # noqa: E731
+        if stored:
+            read = beside(step.problem.device, partial(self._stored, step, l))
         else:
-            read = beside(step.problem.device, partial(self._fixed, step, l))
+            maps = step.scratch["maps"]
+            read = lambda: maps()[l]  # noqa: E731
         pull_sums = partial(_pull, step.tables[self._sums][l], batch)
         return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self._overlapping, explained, moments)
 
-    def _fixed(self, step: Step, l: int) -> Swept:
+    def _stored(self, step: Step, l: int) -> Swept:
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
         batch, stride, Q = step.batch, _stride(step.problem, step.numbers, l), step.tables["Q"][l]
         K, prior = (step.numbers[f"{name}{l}"] for name in ("K", "prior"))
+        if self._overlapping:
+            rows = _pull(Q, batch)
+            return Swept(rows[::stride], K[batch.slot], prior[batch.slot], None, rows)
         if isinstance(batch.rows, slice):
             return Swept(Q.pull(batch.rows)[::stride], K[batch.slot], prior[batch.slot], None)
         fitted = batch.rows[::stride].contiguous()
@@ -346,11 +352,11 @@ class IMC(HistoryMethod):
         K, prior = (each.index_select(0, batch.place)[0] for each in (K, prior))
         return Swept(Q.pull(fitted), K, prior, real)
 
-    def _redrawn(self, step: Step) -> dict[int, Swept]:
-        """What the maps of a redrawn batch, or of one with a halo, read by layer; K of layers of one width is computed
-        at once."""
+    def _computed(self, step: Step) -> dict[int, Swept]:
+        """What the maps of a redrawn batch, or of one with a halo that is not kept, read by layer; K of layers of one
+        width is computed at once."""
         rows, numbers, found = step.batch.ext, step.numbers, dict[int, Swept]()
-        size = _mean_size(step.problem, numbers) + step.batch.num_halo
+        size = _mean_size(step.problem, numbers) if self.redraw else rows.numel()  # a redrawn batch may have padding
         Q = {l: _pull(table, step.batch) for l, table in step.tables["Q"].items()}
         for layers in _by_width(numbers, Q):
             scales = torch.stack([numbers[f"scale{l}"] for l in layers])
@@ -380,8 +386,8 @@ class IMC(HistoryMethod):
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
-        """The sweep: Q, and S and K of every fixed batch, or M = P Q for redrawn ones; mean and covariance for batch
-        norms."""
+        """The sweep: Q, and S of every fixed batch, or M = P Q where batches overlap; K of every fixed batch; mean and
+        covariance for batch norms."""
         Q, numbers = exact.tables["Q"], exact.numbers
         for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
             if missing := Q[l].data().shape[1] - q.shape[1]:
@@ -390,31 +396,35 @@ class IMC(HistoryMethod):
         store_moments(exact, self._sums)
         if self._overlapping:
             _store_scales(exact)
-            _fill_feature_sums(exact)
-            self._publish(exact)
-        else:
-            grams = [_grams_of_batches(exact, layers) for layers in _by_width(numbers, Q)]
-            stored = beside(exact.problem.device, partial(self._store_inverses, exact, grams))
-            for l in sorted(Q)[-1:]:  # the pass has filled S of the other layers
-                exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
-            _fill_feature_sums(exact)
-            stored()
+        batches: Sequence[Rows] = exact.extended if self._overlapping else exact.cores
+        widths = _by_width(numbers, Q) if batches else []
+        grams = [(layers, _grams_of_batches(exact, batches, layers)) for layers in widths]
+        stored = beside(exact.problem.device, partial(self._store_inverses, exact, batches, grams))
+        for l in [] if self._overlapping else sorted(Q)[-1:]:  # the pass has filled the other sums
+            exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
+        _fill_feature_sums(exact)
+        self._publish(exact)
+        stored()
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
 
-    def _store_inverses(self, exact: ExactPasses, grams_by_width: list[Tensor]) -> None:
-        """K and lambda J of every fixed batch, from the Gram matrices of layers of one width after the other."""
-        cores, numbers = exact.cores, exact.numbers
-        for layers, grams in zip(_by_width(numbers, exact.tables["Q"]), grams_by_width, strict=True):
+    def _store_inverses(
+        self, exact: ExactPasses, batches: Sequence[Rows], grams_by_width: list[tuple[list[int], Tensor]]
+    ) -> None:
+        """K and lambda J of every batch, from the Gram matrices of layers of one width after the other."""
+        numbers = exact.numbers
+        for layers, grams in grams_by_width:
             stride = _stride(exact.problem, numbers, layers[0])
-            sizes = [num_rows(core) / stride for _ in layers for core in cores]
-            # of fitted rows alone: a factor that all columns have in common cancels in K
-            squares = grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
-            scale = _scale(exact, squares).repeat_interleave(len(cores), 0)
+            sizes = [num_rows(rows) / stride for _ in layers for rows in batches]
+            if self._overlapping:
+                scales = torch.stack([numbers[f"scale{l}"] for l in layers])
+            else:  # of fitted rows alone: a factor that all columns have in common cancels in K
+                scales = _scale(exact, grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1))
+            scale = scales.repeat_interleave(len(batches), 0)
             groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
             found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
             for name, values in zip(("K", "prior"), found, strict=True):
-                for l, of_layer in zip(layers, torch.cat(values).split(len(cores)), strict=True):
+                for l, of_layer in zip(layers, torch.cat(values).split(len(batches)), strict=True):
                     numbers[f"{name}{l}"].copy_(of_layer)
 
     def _inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:

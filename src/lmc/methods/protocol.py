@@ -280,6 +280,10 @@ class ExactPasses(Protocol):
     def cores(self) -> list[Rows]:
         """The core rows of every fixed batch, by slot."""
 
+    @property
+    def extended(self) -> list[Tensor]:
+        """Core and halo rows of every fixed batch, by slot, where batches are kept; else none."""
+
     def fill_states(self) -> list[Table]:
         """H[l] <- the exact states; gives the states of all layers."""
 
