@@ -693,6 +693,22 @@ MUTANTS = (
         ("distributed/test_step.py",),
     ),
     Mutant(
+        "imc-stored-maps-without-halo-rows",
+        "engine/exact.py",
+        "[batch.ext for batch in self._source.fixed()]",
+        "[batch.core for batch in self._source.fixed()]",
+        "the maps of batches with a halo are fitted to all their rows",
+        IMC,
+    ),
+    Mutant(
+        "imc-lambda-of-few-rows",
+        "methods/maps.py",
+        "self.ridge * max(1.0, each**2)",
+        "self.ridge * max(1.0, each)",
+        "lambda grows with the square of the rows that are missing",
+        IMC,
+    ),
+    Mutant(
         "imc-halo-for-large-batches",
         "methods/imc.py",
         "not self.redraw and rows < FEW_ROWS_PER_COLUMN * columns",

@@ -16,8 +16,8 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
 
 J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
 sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
-Large batches have more rows than a map of r columns needs: in C, K and dh, Q and h are then every k-th row, with one k
-for all batches.
+Large batches have more rows than a map of r columns needs: in C, K and dh, Q and h are then every k-th row
+(:mod:`lmc.methods.maps`, which computes K and lambda J).
 
 The sweep stores S of every fixed batch, which is a product of Q with the entries of P between batches. For redrawn
 batches, whose P changes, it stores M, and the same m is M C + P (t - Q C), with one sparse product.
@@ -27,9 +27,7 @@ all nodes of what a layer reads, M or [M, Q], from which a step computes those o
 follows (:class:`lmc.models.statistics.Distribution`); their adjoint is added to dC. Other batch norms read the
 statistics of the batch, corrected towards the running ones (:func:`lmc.models.activation.batch_renorm`).
 
-Columns of Q are scaled to unit mean square over all nodes (inside of K); for fixed batches the mean is over the rows
-that maps are fitted to. lambda is ``ridge`` times the mean of the Gram matrix' diagonal. The gradient flows through C,
-so the adjoints that come from outside are compensated by the same formula:
+The gradient flows through C, so the adjoints that come from outside are compensated by the same formula:
 
     g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
@@ -42,7 +40,7 @@ that is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import ClassVar
@@ -53,10 +51,8 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.kernels.beside import beside
-from lmc.kernels.packed import num_rows
-from lmc.kernels.products import coarse_mm
-from lmc.kernels.sums import column_sums
-from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, inverse, unexplained
+from lmc.methods import maps
+from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, unexplained
 from lmc.methods.moments import columns_read, store_moments
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
@@ -64,13 +60,6 @@ from lmc.sampling import generator
 from lmc.stores import Rows, Table
 
 BASES = ("auto", "T", "T+X1", "random")
-
-SLOTS = 64
-"""Gram matrices that are inverted at a time."""
-
-ROWS_PER_COLUMN = 20
-"""Fitted rows of a batch per column of Q below which lambda grows, with the square of what is missing, and down to
-which rows of an average batch are left out of the fit."""
 
 FEW_ROWS_PER_COLUMN = 16
 """Core rows of a mean batch per column of Q below which ``halo="auto"`` computes halo rows."""
@@ -91,18 +80,6 @@ def _pull(table: Table, batch: Batch) -> Tensor:
     return torch.cat([core, table.pull(batch.halo)]) if batch.num_halo else core
 
 
-def _columns(numbers: Mapping[str, Tensor], l: int) -> int:
-    """r, the columns of Q of layer l. The table itself is not asked: on a slower tier that writes back all its rows."""
-    prior = numbers.get(f"prior{l}")
-    return (numbers[f"scale{l}"] if prior is None else prior).shape[-1]
-
-
-def _by_width(numbers: Mapping[str, Tensor], layers: Iterable[int]) -> list[list[int]]:
-    """The layers whose Q have as many columns: their Gram matrices are inverted together."""
-    widths = {l: _columns(numbers, l) for l in layers}
-    return [[l for l in widths if widths[l] == width] for width in dict.fromkeys(widths.values())]
-
-
 def _first_sums(problem: ProblemView, rows: Rows, width: int) -> Tensor:
     """``width`` columns of X1 = P X; a random projection where it has more."""
     x1, k = problem.inputs(rows), problem.graph.num_features
@@ -121,46 +98,6 @@ def _projection(rows: int, k: int, width: int, device: torch.device, dtype: torc
     return R.to(device, dtype)
 
 
-def _mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
-    """The rows of a batch, on average."""
-    return problem.num_nodes / numbers["explained"].shape[1]
-
-
-def _stride(problem: ProblemView, numbers: Mapping[str, Tensor], l: int) -> int:
-    """Every k-th row of a batch is fitted to: of an average batch :data:`ROWS_PER_COLUMN` for each column."""
-    return max(1, int(_mean_size(problem, numbers) / (ROWS_PER_COLUMN * _columns(numbers, l))))
-
-
-def _column(values: Sequence[float], like: Tensor) -> float | Tensor:
-    """The values as a column, written one by one, since a recording transfers nothing; one number if they are equal."""
-    alike = min(values) == max(values)
-    return values[0] if alike else torch.cat([like.new_full((1, 1), value) for value in values])
-
-
-def _grams(rows: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
-    """Q^T Q of every batch of ``rows``."""
-    return torch.stack([coarse_mm(Q.t(), Q).to(dtype) for Q in rows])
-
-
-def _scale(exact: ExactPasses, squares: Tensor) -> Tensor:
-    """What scales the columns of Q to unit mean square over all nodes, from their sums of ``squares``."""
-    return (exact.total(squares) / exact.problem.num_nodes).clamp_min(1e-12).rsqrt()
-
-
-def _grams_of_batches(exact: ExactPasses, batches: Sequence[Rows], layers: list[int]) -> Tensor:
-    """Q^T Q of the fitted rows of every batch, layer by layer, for layers of one width."""
-    stride, Q = _stride(exact.problem, exact.numbers, layers[0]), exact.tables["Q"]
-    fitted = (Q[l].pull(rows)[::stride] for l in layers for rows in batches)
-    return _grams(fitted, exact.numbers["explained"].dtype)
-
-
-def _store_scales(exact: ExactPasses) -> None:
-    """The scale of the columns of Q, where batches overlap."""
-    for l, table in exact.tables["Q"].items():
-        squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
-        exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
-
-
 def _fill_feature_sums(exact: ExactPasses) -> None:
     """M[1] = P X, where the first layer aggregates features."""
     for l in exact.tables.get("M", {}).keys() - exact.tables["Q"].keys():
@@ -176,9 +113,9 @@ class IMC(HistoryMethod):
             first. "auto" sweeps before an epoch when the share of the rows that the last sweep does not explain has
             grown (:data:`GROWTH`).
         ridge: lambda over the mean of the Gram matrix' diagonal, for batches with enough rows
-            (:data:`ROWS_PER_COLUMN`).
+            (:data:`lmc.methods.maps.ROWS_PER_COLUMN`).
         halo: halo rows that a step computes beside the core rows, at most this many for each core row, and at most so
-            many that the batch has :data:`ROWS_PER_COLUMN` rows for each column of Q. They are drawn once, with
+            many that the batch has 20 rows for each column of Q (``ROWS_PER_COLUMN``). They are drawn once, with
             probabilities proportional to the sum of their entries in P. "auto" is 1 for fixed batches of few rows
             (:data:`FEW_ROWS_PER_COLUMN`), else 0.
         basis: the columns of Q: "T", the rows that the layer aggregates; "T+X1", with the first aggregation P X beside
@@ -207,6 +144,11 @@ class IMC(HistoryMethod):
             raise ConfigError(f"expected basis in {list(BASES)} (got {self.basis!r})")
         if self.halo != "auto" and (isinstance(self.halo, str) or self.halo < 0 or (self.halo and self.redraw)):
             raise ConfigError(f'expected halo >= 0, 0 for redrawn batches, or "auto" (got {self.halo!r})')
+
+    @property
+    def _fit(self) -> maps.Fit:
+        """How maps are fitted. With a random basis, no column of Q is a row of the sweep."""
+        return maps.Fit(self.ridge, towards_sweep=self.basis != "random")
 
     @property
     def setup(self) -> Setup:
@@ -249,7 +191,7 @@ class IMC(HistoryMethod):
     def _halo(self, problem: ProblemView, core: Tensor) -> Tensor:
         """The halo rows that a step computes."""
         columns = max(self.tables(problem)["Q"].values(), default=0)
-        room = int(min(self._halo_per_row * core.numel(), ROWS_PER_COLUMN * columns - core.numel()))
+        room = int(min(self._halo_per_row * core.numel(), maps.ROWS_PER_COLUMN * columns - core.numel()))
         if room <= 0:
             return core[:0]
         halo = problem.halo(core)
@@ -321,7 +263,7 @@ class IMC(HistoryMethod):
             return P
         stored = not self.redraw and (batch.fixed or not self._overlapping)  # else K is not that of the last sweep
         if not stored and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
-            step.scratch["maps"] = beside(step.problem.device, partial(self._computed, step))
+            step.scratch["swept"] = beside(step.problem.device, partial(self._computed, step))
         moments = numbers.get(f"moments{l}")
         if not (l in Q or l in M):
             return P if moments is None else KnownInputs(P.num_outputs, moments)
@@ -333,21 +275,21 @@ class IMC(HistoryMethod):
         if stored:
             read = beside(step.problem.device, partial(self._stored, step, l))
         else:
-            maps = step.scratch["maps"]
-            read = lambda: maps()[l]  # noqa: E731
-        pull_sums = partial(_pull, step.tables[self._sums][l], batch)
-        return Invariance(P, read, pull_sums, _stride(step.problem, numbers, l), self._overlapping, explained, moments)
+            swept = step.scratch["swept"]
+            read = lambda: swept()[l]  # noqa: E731
+        pull_sums, k = partial(_pull, step.tables[self._sums][l], batch), maps.stride(step.problem, numbers, l)
+        return Invariance(P, read, pull_sums, k, self._overlapping, explained, moments)
 
     def _stored(self, step: Step, l: int) -> Swept:
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
-        batch, stride, Q = step.batch, _stride(step.problem, step.numbers, l), step.tables["Q"][l]
+        batch, k, Q = step.batch, maps.stride(step.problem, step.numbers, l), step.tables["Q"][l]
         K, prior = (step.numbers[f"{name}{l}"] for name in ("K", "prior"))
         if self._overlapping:
             rows = _pull(Q, batch)
-            return Swept(rows[::stride], K[batch.slot], prior[batch.slot], None, rows)
+            return Swept(rows[::k], K[batch.slot], prior[batch.slot], None, rows)
         if isinstance(batch.rows, slice):
-            return Swept(Q.pull(batch.rows)[::stride], K[batch.slot], prior[batch.slot], None)
-        fitted = batch.rows[::stride].contiguous()
+            return Swept(Q.pull(batch.rows)[::k], K[batch.slot], prior[batch.slot], None)
+        fitted = batch.rows[::k].contiguous()
         real = (fitted < step.problem.graph.num_nodes).unsqueeze(1)
         K, prior = (each.index_select(0, batch.place)[0] for each in (K, prior))
         return Swept(Q.pull(fitted), K, prior, real)
@@ -355,16 +297,17 @@ class IMC(HistoryMethod):
     def _computed(self, step: Step) -> dict[int, Swept]:
         """What the maps of a redrawn batch, or of one with a halo that is not kept, read by layer; K of layers of one
         width is computed at once."""
-        rows, numbers, found = step.batch.ext, step.numbers, dict[int, Swept]()
-        size = _mean_size(step.problem, numbers) if self.redraw else rows.numel()  # a redrawn batch may have padding
+        rows, numbers, problem, found = step.batch.ext, step.numbers, step.problem, dict[int, Swept]()
+        # a redrawn batch may have rows of padding, so that it counts as an average one
+        size = maps.mean_size(problem, numbers) if self.redraw else rows.numel()
         Q = {l: _pull(table, step.batch) for l, table in step.tables["Q"].items()}
-        for layers in _by_width(numbers, Q):
-            scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            stride = _stride(step.problem, numbers, layers[0])
-            real = (rows[::stride] < step.problem.graph.num_nodes).unsqueeze(1)
-            grams = _grams((Q[l][::stride] for l in layers), scales.dtype)
-            K, prior = self._inverses(grams, scales, [size / stride])
-            found |= {l: Swept(Q[l][::stride], K[i], prior[i], real, Q[l]) for i, l in enumerate(layers)}
+        for layers in maps.by_width(numbers, Q):
+            k, scale = maps.stride(problem, numbers, layers[0]), maps.scales(numbers, layers)
+            assert scale is not None
+            real = (rows[::k] < problem.graph.num_nodes).unsqueeze(1)
+            grams = maps.gram_matrices((Q[l][::k] for l in layers), scale.dtype)
+            K, prior = self._fit.inverses(grams, scale, [size / k])
+            found |= {l: Swept(Q[l][::k], K[i], prior[i], real, Q[l]) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
@@ -395,11 +338,9 @@ class IMC(HistoryMethod):
             Q[l].push(rows, q)
         store_moments(exact, self._sums)
         if self._overlapping:
-            _store_scales(exact)
+            maps.store_scales(exact)
         batches: Sequence[Rows] = exact.extended if self._overlapping else exact.cores
-        widths = _by_width(numbers, Q) if batches else []
-        grams = [(layers, _grams_of_batches(exact, batches, layers)) for layers in widths]
-        stored = beside(exact.problem.device, partial(self._store_inverses, exact, batches, grams))
+        stored = beside(exact.problem.device, partial(self._fit.store, exact, maps.grams_of_batches(exact, batches)))
         for l in [] if self._overlapping else sorted(Q)[-1:]:  # the pass has filled the other sums
             exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
         _fill_feature_sums(exact)
@@ -407,32 +348,6 @@ class IMC(HistoryMethod):
         stored()
         numbers["explained"].zero_()
         numbers["unexplained"][0].fill_(torch.inf)
-
-    def _store_inverses(
-        self, exact: ExactPasses, batches: Sequence[Rows], grams_by_width: list[tuple[list[int], Tensor]]
-    ) -> None:
-        """K and lambda J of every batch, from the Gram matrices of layers of one width after the other."""
-        numbers = exact.numbers
-        for layers, grams in grams_by_width:
-            stride = _stride(exact.problem, numbers, layers[0])
-            sizes = [num_rows(rows) / stride for _ in layers for rows in batches]
-            if self._overlapping:
-                scales = torch.stack([numbers[f"scale{l}"] for l in layers])
-            else:  # of fitted rows alone: a factor that all columns have in common cancels in K
-                scales = _scale(exact, grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1))
-            scale = scales.repeat_interleave(len(batches), 0)
-            groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
-            found = zip(*(self._inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
-            for name, values in zip(("K", "prior"), found, strict=True):
-                for l, of_layer in zip(layers, torch.cat(values).split(len(batches)), strict=True):
-                    numbers[f"{name}{l}"].copy_(of_layer)
-
-    def _inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """K and lambda J of batches with these Gram matrices of so many rows; lambda grows where there are few rows per
-        column."""
-        few = [ROWS_PER_COLUMN * grams.shape[-1] / size for size in sizes]
-        K, prior = inverse(grams, scale, _column([self.ridge * max(1.0, each**2) for each in few], scale))
-        return K, torch.zeros_like(prior) if self.basis == "random" else prior  # no column of Q is a row of the sweep
 
     def regraph(self, exact: ExactPasses) -> None:
         """S, or M for redrawn batches, with the current P."""

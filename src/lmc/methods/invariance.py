@@ -11,7 +11,7 @@ and backward, with adjoints v of m,
 
 Where a batch norm follows whose statistics depend on C, their adjoint is added to dC.
 
-:mod:`lmc.methods.imc` derives these equations and computes Q, K, S and M.
+:mod:`lmc.methods.imc` derives these equations and computes Q, S and M, :mod:`lmc.methods.maps` K and lambda J.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lmc.graph import Around, Precomputed, accumulate, spmm
 from lmc.kernels.beside import beside
-from lmc.kernels.products import add_coarse_mm, coarse_mm, exact_mm, lower_inverse
+from lmc.kernels.products import add_coarse_mm, coarse_mm, exact_mm
 from lmc.kernels.sums import column_sums
 from lmc.models.activation import every
 from lmc.models.rows import as_rows, outer
@@ -238,21 +238,3 @@ def unexplained(explained: Tensor) -> float:
     """The share |h - Q C|^2 / |h|^2 over all batches and layers."""
     missed, size = explained.square().sum((0, 1)).tolist()
     return missed / max(size, 1e-30)
-
-
-@torch.no_grad()
-def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> tuple[Tensor, Tensor]:
-    """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r]; and the diagonal
-    of lambda D^-2, [k, r].
-
-    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
-    float64, since the condition of D G D is about r / ridge.
-    """
-    d = scale.double()
-    G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
-    diagonal = G.diagonal(dim1=-2, dim2=-1)
-    added = (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
-    diagonal += added
-    L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
-    half = lower_inverse(L) * scale.unsqueeze(-2)  # L^-1 D
-    return exact_mm(half.mT, half), (added / d.square()).to(grams.dtype)
