@@ -143,7 +143,10 @@ class IMC(HistoryMethod):
         if self.basis not in BASES:
             raise ConfigError(f"expected basis in {list(BASES)} (got {self.basis!r})")
         if self.halo != "auto" and (isinstance(self.halo, str) or self.halo < 0 or (self.halo and self.redraw)):
-            raise ConfigError(f'expected halo >= 0, 0 for redrawn batches, or "auto" (got {self.halo!r})')
+            raise ConfigError(
+                f'expected halo >= 0 or "auto", and 0 or "auto" with redraw=True (got halo={self.halo!r}, '
+                f"redraw={self.redraw}): change one"
+            )
 
     @property
     def _fit(self) -> maps.Fit:
