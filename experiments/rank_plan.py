@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmc.bench.rank_model import Network, RowBytes, all_reduce, rank_lists
-from lmc.diagnostics.plan import USABLE, Plan, plan_of
+from lmc.diagnostics.plan import USABLE, Plan, plan_of, settle
 from lmc.diagnostics.probe import BatchSize, batch_sizes, probe
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import pointer_dtype
@@ -152,7 +152,7 @@ def plan_rank(
     graph = stand_in(size, local, round(local * degree))
     edges = (round(share * core * degree) for share in (ratios.core_edges, ratios.cross_edges, ratios.halo_edges))
     batch = BatchSize(core, round(ratios.halo * core), *edges)
-    settled = dataclasses.replace(method, clusters_per_batch=1).settled(model, core, 1)
+    settled = settle(dataclasses.replace(method, clusters_per_batch=1), graph, model, core, 1)
     found = probe(graph, model, settled, batch, Placement(device="cpu", precision=precision))
     steps = -(-owned // core)
     kept, row = sizes_of(plan_of(graph, model, found, batch, steps)), RowBytes.of(found.run)

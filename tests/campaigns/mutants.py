@@ -701,6 +701,22 @@ MUTANTS = (
         IMC,
     ),
     Mutant(
+        "imc-map-of-another-batch",
+        "methods/imc.py",
+        "each.index_select(0, batch.place)[0]",
+        "each[batch.slot]",
+        "a copy that several batches share reads the map of the batch in it",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
+        "padding-moves-no-columns",
+        "graph/padded.py",
+        "torch.where(block.indices >= num_core, block.indices + moved, block.indices)",
+        "block.indices",
+        "halo columns follow the padding of the core",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
         "imc-lambda-of-few-rows",
         "methods/maps.py",
         "self.ridge * max(1.0, each**2)",

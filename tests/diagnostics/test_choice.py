@@ -23,17 +23,17 @@ FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
 @pytest.mark.parametrize(
     ("facts", "cls", "reason"),
     [
-        (LARGE, IMC, "without a halo"),
+        (LARGE, IMC, "few halo rows or none"),
         (replace(LARGE, step=SMALL_STEP), FullBatch, "full batch fits"),
-        (replace(LARGE, step=SMALL_STEP, fits=False), IMC, "without a halo"),
-        (ON_GPU, IMC, "without a halo"),
-        (replace(ON_GPU, batches=20), IMC, "without a halo"),  # arxiv-like 80/4
+        (replace(LARGE, step=SMALL_STEP, fits=False), IMC, "few halo rows or none"),
+        (ON_GPU, IMC, "few halo rows or none"),
+        (replace(ON_GPU, batches=20), IMC, "few halo rows or none"),  # arxiv-like 80/4
         (replace(ON_GPU, batches=20, batch_norm=True), FullBatch, "full batch fits"),
         (replace(ON_GPU, batches=20, rows_per_column=FEW.rows_per_column), FullBatch, "full batch fits"),
         (replace(ON_GPU, batches=30), FullBatch, "full batch fits"),
-        (replace(ON_GPU, batches=20, step=1e10), IMC, "without a halo"),
+        (replace(ON_GPU, batches=20, step=1e10), IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=12, step=1e8), FullBatch, "full batch fits"),
-        (replace(ON_GPU, batches=10, step=2.6e9), IMC, "without a halo"),
+        (replace(ON_GPU, batches=10, step=2.6e9), IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=10, step=2.6e9 * IN_CACHE, rows_per_column=18), FullBatch, "fits"),  # reddit-like@0.2
         (replace(LARGE, linear=False), GAS, "not linear"),
         (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),

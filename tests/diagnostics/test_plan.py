@@ -106,7 +106,8 @@ def test_a_plan_counts_what_sweeps_keep(division: Division, precision: str, laye
         distinct = {value.data_ptr(): value.nbytes for value in values if value is not None}
         measured += kept.indptr.nbytes + kept.indices.nbytes + sum(distinct.values())
     assert sizes["edges within and between batches"] == pytest.approx(measured, rel=0.15)
-    with_halo = plan(division, model, IMC(20, 4, halo=1.0), placement)
+    wide = GCN(g.num_features, 256, g.num_classes, num_layers=layers)  # few rows for each column
+    with_halo = plan(division, wide, IMC(20, 1, halo=1.0), placement)
     assert "edges within and between batches" not in {item.name for item in with_halo.items}
 
 
@@ -316,3 +317,20 @@ def test_a_small_graph_has_the_edge_data_and_the_direction_of_the_graph() -> Non
     assert small.edge_weight is not None
     assert small.edge_attr is not None
     assert (small.edge_weight.dtype, small.edge_attr.shape) == (torch.float64, (small.adj.nnz, 3))
+
+
+def test_a_plan_counts_the_halo_rows_of_small_batches(division: Division) -> None:
+    g, method = division.graph, IMC(20, 1)
+    model = GCN(g.num_features, 256, g.num_classes, num_layers=2)
+    found = plan(division, model, method)
+    run = method.bind(g, model, division.parts)
+    run.refresh()
+    batches = list(run.batches())
+    assert all(batch.num_halo for batch in batches)
+    for batch in batches:
+        run.accumulate(batch)
+    model.zero_grad(set_to_none=True)
+    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
+    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(largest), run.problem.device), rel=0.15)
+    sizes = {item.name: item.size for item in found.items}
+    assert sizes["batches"] == pytest.approx(sum(batch_bytes(b) for b in batches), rel=0.15)

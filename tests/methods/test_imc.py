@@ -86,20 +86,29 @@ def test_halo_rows_are_exact_at_a_fresh_sweep_and_reduce_the_bias(name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "nodes", "halo"),
+    ("options", "features", "nodes", "halo"),
     [
-        ({}, 16 * 128 * 4 - 1, 1.0),  # the basis has 128 columns, and a batch a quarter of the nodes
-        ({}, 16 * 128 * 4, 0.0),
-        ({"basis": "T"}, 16 * 7 * 4, 0.0),
-        ({"basis": "T"}, 16 * 7 * 4 - 1, 1.0),
-        ({"redraw": True}, 100, 0.0),
-        ({"halo": 0.0}, 100, 0.0),
-        ({"halo": 0.5}, 10**6, 0.5),
+        ({}, 6, 16 * 13 * 4, 0.0),  # P X adds 6 columns to 7, and a batch has a quarter of the nodes
+        ({}, 6, 16 * 13 * 4 - 4, 20 * 13 / (16 * 13 - 1) - 1),  # as many rows as 20 for each column allow
+        ({}, 6, 10 * 13 * 4, 1.0),
+        ({}, 6, 4, 1.0),
+        ({}, 300, 16 * 14 * 4, 0.0),
+        ({}, 300, 15 * 14 * 4, 20 / 15 - 1),
+        ({"basis": "T"}, 6, 16 * 7 * 4, 0.0),
+        ({"basis": "T"}, 6, 10 * 7 * 4, 1.0),
+        ({}, 0, 10 * 7 * 4, 1.0),  # P X is not computed once
+        ({"redraw": True}, 6, 100, 0.0),
+        ({"halo": 0.0}, 6, 100, 0.0),
+        ({"halo": 0.5}, 6, 10**6, 0.5),
     ],
 )
-def test_small_fixed_batches_compute_halo_rows_by_default(options: dict[str, Any], nodes: int, halo: float) -> None:
+def test_small_fixed_batches_compute_halo_rows_by_default(
+    options: dict[str, Any], features: int, nodes: int, halo: float
+) -> None:
     method = IMC(clusters_per_batch=2, **options)
-    assert method.settled(GCN(6, 7, 4, num_layers=3), nodes, 8) == replace(method, halo=halo)
+    settled = method.settled(GCN(6, 7, 4, num_layers=3), features, nodes, 8)
+    assert settled.halo == pytest.approx(halo)
+    assert settled == replace(method, halo=settled.halo)
 
 
 def test_a_run_has_settled_its_halo() -> None:
@@ -107,24 +116,44 @@ def test_a_run_has_settled_its_halo() -> None:
     assert run.method == IMC(clusters_per_batch=1, halo=1.0)
     assert all(batch.num_halo for batch in run.batches(0))
     assert not any(batch.num_halo for batch in core_alone.batches(0))
+    assert set(bound(IMC(clusters_per_batch=1), g=random_graph(2000)).tables) == {"Q", "S"}
+    dropped = bound(DropEdge(IMC(clusters_per_batch=1)))
+    assert dropped.schedule is not None
+    assert dropped.schedule.inner == dropped.method == IMC(clusters_per_batch=1, halo=1.0)
 
 
 def test_maps_that_a_sweep_stores_are_those_that_a_step_computes() -> None:
-    """Batches with a halo that are not kept, or on graphs of DropEdge, compute K in every step."""
+    """Batches with a halo on graphs of DropEdge compute K in every step; the others read it, kept or not."""
     method = IMC(clusters_per_batch=1, halo=1.0, sweep_every=0)
     kept, made = (bound(method, placement=Placement(keep_batches=keep)) for keep in (True, False))
-    assert "K2" in kept.numbers
-    assert "K2" not in made.numbers
     for run in (kept, made):
         run.refresh()
+        assert run.numbers.keys() >= {"K2", "K3"}
     for _ in range(2):
         a, b = (sweep(run) for run in (kept, made))
         assert worst_error(a, b) < 1e-12
     batch = next(kept.batches(2))
     before = kept.gradient(batch)
     kept.numbers["K2"].mul_(2)
-    assert worst_error(kept.gradient(batch.unrecorded()), before) < 1e-12
     assert worst_error(kept.gradient(batch), before) > 1e-3, "the stored one is read"
+    assert worst_error(kept.gradient(replace(batch, graph=replace(batch.graph))), before) < 1e-12
+
+
+def test_gram_matrices_live_until_the_stream_that_reads_them_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gram matrices are read on a second stream: freed before it is waited for, their memory would be used again."""
+    alive: list[bool] = []
+
+    def late(device: torch.device, call: Any) -> Any:
+        refs = [weakref.ref(grams.values) for grams in call.args[1]] if getattr(call, "args", ()) else []
+        call()
+        del call
+        return lambda: alive.extend(ref() is not None for ref in refs)
+
+    run = bound(IMC(clusters_per_batch=1, halo=0.0))
+    monkeypatch.setattr("lmc.methods.imc.beside", late)
+    run.refresh()
+    assert alive
+    assert all(alive)
 
 
 @pytest.mark.parametrize("name", [*(name for name in MODELS if "batch-norm" not in name), "wrapped"])

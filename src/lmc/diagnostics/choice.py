@@ -93,7 +93,8 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
     if not facts.linear:
         return GAS, "the aggregation is not linear, and GAS has the shortest steps with a halo"
     if _suits_imc(facts):
-        return IMC, f"steps without a halo, and {facts.rows_per_column:.0f} rows for each column fit its map"
+        fit = f"{facts.rows_per_column:.0f} rows for each column fit its map"
+        return IMC, f"steps with few halo rows or none, and {fit}"
     few = "sparse features" if facts.sparse_sum else f"{facts.rows_per_column:.0f} rows for each column"
     if facts.halo is None or facts.halo >= LARGE_HALO:
         return CMC, f"{few} do not suit IMC, and the halo is large"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.diagnostics.probe import BatchSize, Probe, batch_sizes, probe
 from lmc.engine import Problem
-from lmc.engine.problem import kind_of
+from lmc.engine.problem import aggregates_once, kind_of
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import pointer_dtype
@@ -85,13 +85,21 @@ def divide(graph: Graph, method: Method, seed: int = 0, parts: Tensor | None = N
     return Division(graph, method.parts_of(graph, seed) if parts is None else parts, seed)
 
 
+def settle(method: Method, graph: Graph, model: Model, num_nodes: int, num_parts: int) -> Method:
+    """The method as a run would settle it on so many nodes with features as those of ``graph``."""
+    setup = method.setup
+    features = graph.num_features * aggregates_once(model, setup.precompute, setup.swap_dropout)
+    return method.settled(model, features, num_nodes, num_parts)
+
+
 def plan(division: Division, model: Model, method: Method, placement: Placement = DEFAULT) -> Plan:
     """The plan of ``method.bind(graph, model, parts, placement)``."""
     graph, clusters = division.graph, division.clusters(method)
     sizes = batch_sizes(graph, clusters)
     largest = max(sizes, key=lambda s: s.rows)
     mean_rows = sum(s.rows for s in sizes) / len(sizes)
-    found = probe(graph, model, method.settled(model, graph.num_nodes, clusters.num_parts), largest, placement)
+    settled = settle(method, graph, model, graph.num_nodes, clusters.num_parts)
+    found = probe(graph, model, settled, largest, placement)
     return plan_of(graph, model, found, largest, clusters.num_batches, mean_rows / largest.rows)
 
 

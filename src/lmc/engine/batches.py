@@ -39,10 +39,8 @@ class Batches:
         self._by_layers = exchange is not None and exchange.world.options.sync == "layer"
         of_parts = self._by_layers and isinstance(method, HistoryMethod)
         self._reach = layer.Reach(exchange) if of_parts and exchange is not None else None
-        self.kept = (
-            fixed and not clusters.redraw and not of_parts and method.traits.keeps_batches
-            and problem.placement.keep_batches
-        )  # fmt: skip
+        self._come_again = fixed and not clusters.redraw and not of_parts
+        self.kept = self._come_again and method.traits.keeps_batches and problem.placement.keep_batches
         """Whether batches are fixed, and kept on the device."""
         self._fixed: dict[tuple[int, ...], Batch] = {}
         self.entries: dict[tuple[Extractor, str], CSR] | None = {} if self.kept and not problem.P.on_host else None
@@ -70,10 +68,10 @@ class Batches:
             none = torch.empty(0, dtype=torch.int64, device=self.problem.device)
             yield self.make(none, float(self.num_batches), union=self._parts_of_all(epoch, step))
 
-    def fixed(self) -> list[Batch]:
-        """The batches that are kept, by slot; those that were not visited yet are made. None where none are kept."""
-        parts = sorted(self.clusters.epoch(0)) if self.kept else []
-        return [self._of_parts(each, slot) for slot, each in enumerate(parts)]
+    def fixed(self) -> Iterator[Batch]:
+        """The fixed batches, by slot; those that are not kept are made. None where batches change."""
+        parts = sorted(self.clusters.epoch(0)) if self._come_again else []
+        return (self._of_parts(each, slot) for slot, each in enumerate(parts))
 
     def _parts_of_all(self, epoch: int, step: int) -> tuple[int, ...]:
         """The parts in the batches of all ranks; none where there are no others."""

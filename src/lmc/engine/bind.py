@@ -93,7 +93,9 @@ def bind(
         exchange=exchange,
     )
     _check_problem(problem, method, schedule)
-    method = method.settled(model, problem.num_nodes, clusters.num_parts if turns is None else turns.num_parts)
+    features, num_parts = graph.num_features * problem.aggregated, (turns or clusters).num_parts
+    method = method.settled(model, features, problem.num_nodes, num_parts)
+    schedule = None if schedule is None else replace(schedule, inner=method)
     _prepare(model, problem)
     release_freed()
     run = Run(method, problem, clusters, seed, schedule, evaluated, turns)

@@ -79,7 +79,8 @@ class Layered:
 
     def rows_read(self, method: Method, batch: Batch) -> tuple[Rows, ...]:
         """The rows at which a step pulls tables."""
-        return tuple(getattr(batch, name) for name in method.traits.reads)
+        reads = (*method.traits.reads, "halo") if method.setup.draws_halo else method.traits.reads
+        return tuple(getattr(batch, name) for name in reads)
 
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
         """The method's estimate on a batch; with ``keep``, tables are updated."""

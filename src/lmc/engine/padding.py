@@ -27,6 +27,7 @@ from lmc.engine.cuda_graphs import no_collection
 from lmc.engine.problem import Problem
 from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
+from lmc.methods.protocol import Layout
 from lmc.models.activation import normalised_by_batch
 
 T = TypeVar("T")
@@ -158,20 +159,25 @@ class Padded:
         core = rows_of_parts(parts, self._starts, self.room.core, n)
         layout = self._batches.layout(core)
         ext = torch.cat([core, layout.halo])
-        c, node, real = core.numel(), ext.clamp(max=n - 1), ext < n
-        beta = layout.coefficients
-        assert isinstance(problem.X, Tensor)
-        batch = Batch(
-            core=ext[:c], rows=ext[:c], halo=ext[c:], operators=layout.operators, n_id=ext, fixed=True,
-            inputs=problem.X[node if problem.model.reads_all_rows else node[: layout.operators[0].num_inputs]],
-            y=problem.graph.y[node], labelled=problem.graph.train[node] & real,
-            weight=float(self._batches.num_batches), slot=slot, graph=problem.graph,
-            coefficients=None if beta is None else beta.where(real[c:].unsqueeze(1), 0),
-        )  # fmt: skip
-        vars(batch)["ext"] = ext  # cached: core and halo are views of it
+        batch = padded_batch(problem, ext, core.numel(), layout, self._batches.num_batches, slot)
         convert_matrices(batch, problem.dtype)
         needed, limits = zip(*self._sizes, strict=True)
         return batch, torch.stack([number.to(torch.int64) for number in needed]), list(limits)
+
+
+def padded_batch(problem: Problem, ext: Tensor, c: int, layout: Layout, num_batches: int, slot: int) -> Batch:
+    """The batch of rows ``ext``, c core rows and halo rows, where the number n marks a row of padding."""
+    n, graph, beta = problem.graph.num_nodes, problem.graph, layout.coefficients
+    node, real = ext.clamp(max=n - 1), ext < n
+    assert isinstance(problem.X, Tensor)
+    batch = Batch(
+        core=ext[:c], rows=ext[:c], halo=ext[c:], operators=layout.operators, n_id=ext, fixed=True,
+        inputs=problem.X[node if problem.model.reads_all_rows else node[: layout.operators[0].num_inputs]],
+        y=graph.y[node], labelled=graph.train[node] & real, weight=float(num_batches), slot=slot, graph=graph,
+        coefficients=None if beta is None else beta.where(real[c:].unsqueeze(1), 0),
+    )  # fmt: skip
+    vars(batch)["ext"] = ext  # cached: core and halo are views of it
+    return batch
 
 
 class Cut:

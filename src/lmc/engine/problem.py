@@ -86,7 +86,7 @@ class Problem:
         model.to(device)
         parameters, rows = next(model.parameters()).dtype, row_dtype(placement, model)
         dtype = parameters if isinstance(graph.x, CSR) else rows
-        aggregated = precompute and (model.constant_input or (swap_dropout and model.aggregates_features))
+        aggregated = aggregates_once(model, precompute, swap_dropout)
         both = aggregated and model.keeps_features
         tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
         on_host, files = placement.structure != "device", placement.structure_files()
@@ -271,6 +271,11 @@ def _without_nan(graph: Graph) -> Graph:
     if not (graph.multi_label and bool(graph.y.isnan().any())):
         return graph
     return replace(graph, y=graph.y.nan_to_num(0.0))
+
+
+def aggregates_once(model: Model, precompute: bool, swap_dropout: bool) -> bool:
+    """Whether P X is constant and computed once (:class:`lmc.methods.protocol.Setup`)."""
+    return precompute and (model.constant_input or (swap_dropout and model.aggregates_features))
 
 
 def row_dtype(placement: Placement, model: Model) -> torch.dtype:

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lmc.graph.csr import CSR, cached
+from lmc.graph.csr import CSR, cached, pointers
 from lmc.graph.submatrices import Extractor
 from lmc.kernels import blocks
 from lmc.kernels.availability import triton_available
@@ -110,12 +110,30 @@ def with_empty_row(P: CSR) -> CSR:
     return made
 
 
+def with_padding(block: CSR, num_core: int, padding: Tensor, room: Room) -> CSR:
+    """A square block on the rows of a batch, filled up to the size of ``room``.
+
+    Args:
+        num_core: where the halo rows of the block begin; those of the result begin at ``room.core``.
+        padding: which rows of the result are padding, [room.core + room.halo].
+    """
+    size, moved = padding.numel(), room.core - num_core
+    counts = torch.zeros(size, dtype=torch.int64, device=block.device)
+    counts[:num_core], degrees = block.degrees()[:num_core], block.degrees()[num_core:]
+    counts[room.core : room.core + degrees.numel()] = degrees
+    indices = torch.where(block.indices >= num_core, block.indices + moved, block.indices)
+    spaced = CSR(pointers(counts), indices, block.data, size)
+    indptr, indices, values, _ = _pad(spaced, padding, room.of(size, size))
+    return CSR(indptr, indices, values, size, block.symmetric)
+
+
 def _pad(block: CSR, padding: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What :func:`lmc.kernels.blocks.cut` gives, from a block without padding; ``padding`` are the rows of padding."""
-    before = torch.cat([torch.zeros(1, dtype=torch.int64), padding.cumsum(0)])
+    before = torch.cat([padding.new_zeros(1, dtype=torch.int64), padding.cumsum(0)])
     shift = before * max(room - block.nnz, 0) // before[-1]
     indptr = (block.indptr + shift).clamp(max=room)
-    to = torch.arange(block.nnz) + shift[:-1].repeat_interleave(block.degrees().long())
+    each = shift[:-1].repeat_interleave(block.degrees().long(), output_size=block.nnz)
+    to = torch.arange(block.nnz, device=block.device) + each
     indices, values = block.indices.new_zeros(room), block.data.new_zeros(room)
     fits = to < room
     indices[to[fits]], values[to[fits]] = block.indices[fits], block.data[fits]

@@ -31,10 +31,9 @@ The gradient flows through C, so the adjoints that come from outside are compens
 
     g = P^T v,   dt = g,   dC = S^T v = M^T v - Q^T g,   dh = Q K dC
 
-A step touches core rows alone: no halo is computed, read or written. Only where batches have few rows for each column
-of Q, it computes some of their halo rows too (``halo``). B are then core and halo rows in all of the above, and the
-loss is that of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches, and K of every batch
-that is kept.
+Steps on large batches compute core rows alone: no halo is computed, read or written. Where batches have few rows for
+each column of Q, a step also computes some of their halo rows (``halo``). B are then core and halo rows in all of the
+above, and the loss is that of the core rows. Batches overlap, so that the sweep stores M as for redrawn batches.
 """
 
 from __future__ import annotations
@@ -115,9 +114,9 @@ class IMC(HistoryMethod):
         ridge: lambda over the mean of the Gram matrix' diagonal, for batches with enough rows
             (:data:`lmc.methods.maps.ROWS_PER_COLUMN`).
         halo: halo rows that a step computes beside the core rows, at most this many for each core row, and at most so
-            many that the batch has 20 rows for each column of Q (``ROWS_PER_COLUMN``). They are drawn once, with
-            probabilities proportional to the sum of their entries in P. "auto" is 1 for fixed batches of few rows
-            (:data:`FEW_ROWS_PER_COLUMN`), else 0.
+            many that an average batch has 20 rows for each column of Q (``ROWS_PER_COLUMN``). They are drawn once for a
+            graph, with probabilities proportional to the sum of their entries in P. "auto" is 1 for fixed batches with
+            fewer than 16 core rows for each column (:data:`FEW_ROWS_PER_COLUMN`), else 0.
         basis: the columns of Q: "T", the rows that the layer aggregates; "T+X1", with the first aggregation P X beside
             them, projected to at most as many columns; "auto", the latter up to :data:`FEW_COLUMNS` columns; or
             "random", the rows of a model with random parameters.
@@ -130,7 +129,8 @@ class IMC(HistoryMethod):
 
     traits: ClassVar[Traits] = Traits(
         "imc", "IMC", outside="by a linear map of the core rows in both directions, fitted to the last sweep",
-        accepts="linear aggregation", reads=("rows",), bundles=(frozenset({"Q", "S", "M"}),), grad_from_all_rows=True,
+        step_rows="core; some halo rows of small batches", accepts="linear aggregation", reads=("rows",),
+        bundles=(frozenset({"Q", "S", "M"}),), grad_from_all_rows=True,
         batch_norm="renormalised", sweeps=True, sync=("step",), pads_batches="all", measures_every=4,
         shared_numbers=("explained",),
     )  # fmt: skip
@@ -156,7 +156,7 @@ class IMC(HistoryMethod):
     @property
     def setup(self) -> Setup:
         """Dropout on the features falls on P X, since their messages from outside are not computed in a step."""
-        return Setup(swap_dropout=True, records_fill=self.basis != "random")
+        return Setup(swap_dropout=True, records_fill=self.basis != "random", draws_halo=self._halo_per_row > 0)
 
     @property
     def period(self) -> tuple[int, str]:
@@ -178,13 +178,14 @@ class IMC(HistoryMethod):
                 "the rows): IMC maps sums of messages; use LMC4Conv"
             )
 
-    def settled(self, model: Model, num_nodes: int, num_parts: int) -> IMC:
-        if self.halo != "auto":
+    def settled(self, model: Model, features: int, num_nodes: int, num_parts: int) -> IMC:
+        if not isinstance(self.halo, str):
             return self
-        few = FEW_COLUMNS if self.basis in ("auto", "T+X1") else 0
-        columns = max([few, *model.message_widths.values()])
+        columns = max(self._columns(model, features).values(), default=0)
         rows = num_nodes * self.parts_in_batch(num_parts) / num_parts
-        return replace(self, halo=float(not self.redraw and rows < FEW_ROWS_PER_COLUMN * columns))
+        few = not self.redraw and rows < FEW_ROWS_PER_COLUMN * columns
+        # of an average batch, no more than are computed
+        return replace(self, halo=min(1.0, maps.ROWS_PER_COLUMN * columns / rows - 1) if few else 0.0)
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = self._halo(problem, core)
@@ -210,9 +211,7 @@ class IMC(HistoryMethod):
     def tables(self, problem: ProblemView) -> Widths:
         """Q and S, or M, for every aggregation that is neither constant nor one of features; M = P X for one of
         features."""
-        extra = self._projected_width(problem)
-        extra = min(extra, problem.graph.num_features)
-        widths = {l: width + min(width, extra) for l, width in problem.model.message_widths.items()}
+        widths = self._columns(problem.model, problem.graph.num_features * problem.aggregated)
         tables = {"Q": widths, self._sums: dict(widths)}
         if 1 not in widths and not problem.aggregated:
             if isinstance(problem.graph.x, CSR):
@@ -238,12 +237,12 @@ class IMC(HistoryMethod):
         """``halo``; 0 where it is not settled yet."""
         return 0.0 if isinstance(self.halo, str) else self.halo
 
-    def _projected_width(self, problem: ProblemView) -> int:
-        """The columns of P X that may join the basis; 0: none."""
-        if not problem.aggregated or self.basis not in ("auto", "T+X1"):
-            return 0
-        widest = max(problem.model.message_widths.values(), default=0)
-        return problem.graph.num_features if self.basis == "T+X1" else max(0, FEW_COLUMNS - widest)
+    def _columns(self, model: Model, features: int) -> dict[int, int]:
+        """r, the columns of Q, by layer, where there are so many columns of P X that may join the basis."""
+        widths = model.message_widths
+        few = max(0, FEW_COLUMNS - max(widths.values(), default=0))
+        most = {"T+X1": features, "auto": min(few, features)}.get(self.basis, 0)
+        return {l: width + min(width, most) for l, width in widths.items()}
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
         """K and lambda J of every fixed batch, by layer; the scale of the columns of Q where batches overlap; mean and
@@ -253,8 +252,7 @@ class IMC(HistoryMethod):
         found = {"explained": new(problem.model.num_layers + 1, num_batches, 2), "unexplained": new(2)}
         for l, r in self.tables(problem)["Q"].items():
             found |= {f"scale{l}": new(r)} if self._overlapping else {}
-            if not self.redraw and (problem.placement.keep_batches or not self._overlapping):
-                found |= {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
+            found |= {} if self.redraw else {f"K{l}": new(num_batches, r, r), f"prior{l}": new(num_batches, r)}
         # the batch norms of TOP read the statistics of the batch
         read = {} if self.basis == "random" else columns_read(problem, self.tables(problem)["Q"])
         return found | {f"moments{l}": new(1 + k, k) for l, k in read.items()}
@@ -264,7 +262,8 @@ class IMC(HistoryMethod):
         Q, M = step.tables["Q"], step.tables.get("M", {})
         if batch.num_core == step.problem.num_nodes:
             return P
-        stored = not self.redraw and (batch.fixed or not self._overlapping)  # else K is not that of the last sweep
+        # on a graph of DropEdge other halo rows are drawn than at the sweep
+        stored = not self.redraw and (batch.graph is step.problem.graph or not self._overlapping)
         if not stored and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
             step.scratch["swept"] = beside(step.problem.device, partial(self._computed, step))
         moments = numbers.get(f"moments{l}")
@@ -287,19 +286,18 @@ class IMC(HistoryMethod):
         """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
         batch, k, Q = step.batch, maps.stride(step.problem, step.numbers, l), step.tables["Q"][l]
         K, prior = (step.numbers[f"{name}{l}"] for name in ("K", "prior"))
-        if self._overlapping:
-            rows = _pull(Q, batch)
-            return Swept(rows[::k], K[batch.slot], prior[batch.slot], None, rows)
+        rows = _pull(Q, batch) if self._overlapping else None
         if isinstance(batch.rows, slice):
-            return Swept(Q.pull(batch.rows)[::k], K[batch.slot], prior[batch.slot], None)
-        fitted = batch.rows[::k].contiguous()
-        real = (fitted < step.problem.graph.num_nodes).unsqueeze(1)
+            fitted = Q.pull(batch.rows)[::k] if rows is None else rows[::k]
+            return Swept(fitted, K[batch.slot], prior[batch.slot], None, rows)
+        numbers = batch.ext[::k].contiguous()
+        real = (numbers < step.problem.graph.num_nodes).unsqueeze(1)
         K, prior = (each.index_select(0, batch.place)[0] for each in (K, prior))
-        return Swept(Q.pull(fitted), K, prior, real)
+        return Swept(Q.pull(numbers) if rows is None else rows[::k], K, prior, real, rows)
 
     def _computed(self, step: Step) -> dict[int, Swept]:
-        """What the maps of a redrawn batch, or of one with a halo that is not kept, read by layer; K of layers of one
-        width is computed at once."""
+        """What the maps of a redrawn batch, or of one with a halo on a graph of DropEdge, read by layer; K of layers of
+        one width is computed at once."""
         rows, numbers, problem, found = step.batch.ext, step.numbers, step.problem, dict[int, Swept]()
         # a redrawn batch may have rows of padding, so that it counts as an average one
         size = maps.mean_size(problem, numbers) if self.redraw else rows.numel()
@@ -343,7 +341,8 @@ class IMC(HistoryMethod):
         if self._overlapping:
             maps.store_scales(exact)
         batches: Sequence[Rows] = exact.extended if self._overlapping else exact.cores
-        stored = beside(exact.problem.device, partial(self._fit.store, exact, maps.grams_of_batches(exact, batches)))
+        grams = maps.grams_of_batches(exact, batches)  # held here until they are read, beside what follows
+        stored = beside(exact.problem.device, partial(self._fit.store, exact, grams))
         for l in [] if self._overlapping else sorted(Q)[-1:]:  # the pass has filled the other sums
             exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
         _fill_feature_sums(exact)
@@ -353,7 +352,7 @@ class IMC(HistoryMethod):
         numbers["unexplained"][0].fill_(torch.inf)
 
     def regraph(self, exact: ExactPasses) -> None:
-        """S, or M for redrawn batches, with the current P."""
+        """S, or M where batches overlap, with the current P."""
         for l, rows in exact.tables["Q"].items():
             exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self._overlapping)
         store_moments(exact, self._sums)
@@ -376,6 +375,6 @@ class TOP(IMC):
     halo: float | str = 0.0
 
     traits: ClassVar[Traits] = replace(
-        IMC.traits, name="top", title="TOP",
+        IMC.traits, name="top", title="TOP", step_rows="core",
         outside="by a linear map of the core rows in both directions, fitted once at random parameters",
     )  # fmt: skip

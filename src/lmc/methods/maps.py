@@ -44,7 +44,7 @@ def by_width(numbers: Mapping[str, Tensor], layers: Iterable[int]) -> list[list[
 
 
 def mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
-    """The rows of a batch, on average."""
+    """The core rows of a batch, on average."""
     return problem.num_nodes / numbers["explained"].shape[1]
 
 

@@ -131,12 +131,14 @@ class Setup:
             then falls on P X.
         cut: where the state of a layer lies.
         records_fill: :meth:`Method.fill` computes on the device alone, so that it can be recorded as a CUDA graph.
+        draws_halo: :meth:`Method.layout` draws halo rows on the host, so that it cannot be recorded.
     """
 
     precompute: bool = True
     swap_dropout: bool = False
     cut: Cut = "before"
     records_fill: bool = False
+    draws_halo: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +284,7 @@ class ExactPasses(Protocol):
 
     @property
     def extended(self) -> list[Tensor]:
-        """Core and halo rows of every fixed batch, by slot, where batches are kept; else none."""
+        """Core and halo rows of every fixed batch, by slot; none where batches, or graphs, change."""
 
     def fill_states(self) -> list[Table]:
         """H[l] <- the exact states; gives the states of all layers."""
@@ -404,8 +406,13 @@ class Method:
     def check(self, model: Model) -> None:
         """Refuse a model that this method cannot train, with the reason."""
 
-    def settled(self, model: Model, num_nodes: int, num_parts: int) -> Method:
-        """This method with its automatic options chosen for a model, and a graph of so many nodes in so many parts."""
+    def settled(self, model: Model, features: int, num_nodes: int, num_parts: int) -> Method:
+        """This method with its automatic options chosen for a model and a graph.
+
+        Args:
+            features: the columns of P X where it is computed once, else 0.
+            num_nodes, num_parts: those of the whole graph, so that the choice does not depend on the number of ranks.
+        """
         return self
 
     def clusters(self, graph: Graph, parts: Tensor | None, seed: int) -> Clusters:
