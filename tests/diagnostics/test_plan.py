@@ -12,9 +12,11 @@ import torch
 import lmc
 from helpers import weighted_graph
 from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, remedy
-from lmc.diagnostics.plan import USABLE, Division, _structure, changes
+from lmc.diagnostics.plan import USABLE, Division, Plan, _structure, changes
 from lmc.diagnostics.probe import BatchSize, batch_bytes, batch_sizes, graph_with_batch
+from lmc.engine import Run
 from lmc.errors import ConfigError
+from lmc.graph import Batch
 from lmc.methods import CMC, GAS, IMC, BackwardSGD, FullBatch, GraphSAGE, HistoryMethod, LMC4Conv, LMC4Rec
 from lmc.models import GCN, SAGE, Model, RecGCN
 from lmc.stores import Placement, StagedTable, host_zeros
@@ -71,20 +73,26 @@ def test_a_plan_is_within_15_percent_of_what_is_measured(
         assert sizes["batches"] == pytest.approx(sum(batch_bytes(b) for b in batches), rel=0.15)
 
 
+def assert_measured(found: Plan, run: Run) -> tuple[Batch, dict[str, int]]:
+    """Compare a plan with the peak of a step and the batches of a run. Gives the largest batch and the plan's sizes."""
+    batches = list(run.batches())
+    for batch in batches:
+        run.accumulate(batch)
+    run.problem.model.zero_grad(set_to_none=True)
+    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
+    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(largest), run.problem.device), rel=0.15)
+    sizes = {item.name: item.size for item in found.items}
+    assert sizes["batches"] == pytest.approx(sum(batch_bytes(b) for b in batches), rel=0.15)
+    return largest, sizes
+
+
 @pytest.mark.parametrize("cls", [LMC4Conv, CMC])
 def test_a_plan_of_bfloat16_rows_is_as_accurate(division: Division, cls: type[HistoryMethod]) -> None:
     g, method = division.graph, cls(20, 4)
     model = model_for(g)
     found = plan(division, model, method, placement=Placement(precision="bfloat16"))
     run = method.bind(g, model, division.parts, placement=Placement(precision="bfloat16"))
-    batches = list(run.batches())
-    for batch in batches:
-        run.accumulate(batch)
-    model.zero_grad(set_to_none=True)
-    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
-    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(largest), run.problem.device), rel=0.15)
-    sizes = {item.name: item.size for item in found.items}
-    assert sizes["batches"] == pytest.approx(sum(batch_bytes(b) for b in batches), rel=0.15)
+    largest, sizes = assert_measured(found, run)
     tables = sum(size for name, size in sizes.items() if name.startswith("history"))
     assert memory(run, largest).tiers == {"device": tables}
     assert found.device < 0.8 * plan(division, model, method).device
@@ -325,12 +333,5 @@ def test_a_plan_counts_the_halo_rows_of_small_batches(division: Division) -> Non
     found = plan(division, model, method)
     run = method.bind(g, model, division.parts)
     run.refresh()
-    batches = list(run.batches())
-    assert all(batch.num_halo for batch in batches)
-    for batch in batches:
-        run.accumulate(batch)
-    model.zero_grad(set_to_none=True)
-    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
-    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(largest), run.problem.device), rel=0.15)
-    sizes = {item.name: item.size for item in found.items}
-    assert sizes["batches"] == pytest.approx(sum(batch_bytes(b) for b in batches), rel=0.15)
+    largest, _ = assert_measured(found, run)
+    assert largest.num_halo
