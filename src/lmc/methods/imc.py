@@ -103,6 +103,24 @@ def _fill_feature_sums(exact: ExactPasses) -> None:
         exact.fill_feature_sums(exact.tables["M"][l])
 
 
+def _columns(basis: str, model: Model, features: int) -> dict[int, int]:
+    """r, the columns of Q, by layer, where there are so many columns of P X that may join the basis."""
+    widths = model.message_widths
+    few = max(0, FEW_COLUMNS - max(widths.values(), default=0))
+    most = {"T+X1": features, "auto": min(few, features)}.get(basis, 0)
+    return {l: width + min(width, most) for l, width in widths.items()}
+
+
+def _moved(numbers: dict[str, Tensor], epoch: int) -> bool:
+    """Whether the last epoch left more unexplained than a sweep would (:data:`GROWTH`)."""
+    (least, before), last = numbers["unexplained"].tolist(), unexplained(numbers["explained"].cpu())
+    least = min(least, last) if last > 0 else least
+    baseline = 0 if least < min(HELPED * before, NOISE) or epoch == 1 else GROWTH * least
+    moved = last > baseline + UNEXPLAINED
+    numbers["unexplained"].copy_(torch.tensor([least, last if moved else before]))
+    return moved
+
+
 @dataclass(frozen=True)
 class IMC(HistoryMethod):
     """Messages from outside as a linear function of the rows inside, which follows the parameters.
@@ -181,7 +199,7 @@ class IMC(HistoryMethod):
     def settled(self, model: Model, features: int, num_nodes: int, num_parts: int) -> IMC:
         if not isinstance(self.halo, str):
             return self
-        columns = max(self._columns(model, features).values(), default=0)
+        columns = max(_columns(self.basis, model, features).values(), default=0)
         rows = num_nodes * self.parts_in_batch(num_parts) / num_parts
         few = not self.redraw and rows < FEW_ROWS_PER_COLUMN * columns
         # of an average batch, no more than are computed
@@ -211,7 +229,7 @@ class IMC(HistoryMethod):
     def tables(self, problem: ProblemView) -> Widths:
         """Q and S, or M, for every aggregation that is neither constant nor one of features; M = P X for one of
         features."""
-        widths = self._columns(problem.model, problem.graph.num_features * problem.aggregated)
+        widths = _columns(self.basis, problem.model, problem.graph.num_features * problem.aggregated)
         tables = {"Q": widths, self._sums: dict(widths)}
         if 1 not in widths and not problem.aggregated:
             if isinstance(problem.graph.x, CSR):
@@ -236,13 +254,6 @@ class IMC(HistoryMethod):
     def _halo_per_row(self) -> float:
         """``halo``; 0 where it is not settled yet."""
         return 0.0 if isinstance(self.halo, str) else self.halo
-
-    def _columns(self, model: Model, features: int) -> dict[int, int]:
-        """r, the columns of Q, by layer, where there are so many columns of P X that may join the basis."""
-        widths = model.message_widths
-        few = max(0, FEW_COLUMNS - max(widths.values(), default=0))
-        most = {"T+X1": features, "auto": min(few, features)}.get(self.basis, 0)
-        return {l: width + min(width, most) for l, width in widths.items()}
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
         """K and lambda J of every fixed batch, by layer; the scale of the columns of Q where batches overlap; mean and
@@ -314,19 +325,10 @@ class IMC(HistoryMethod):
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:
         every, unit = self.period
         if unit == "auto":
-            return step == 0 and (epoch == 0 or self._moved(numbers, epoch))
+            return step == 0 and (epoch == 0 or _moved(numbers, epoch))
         if every == 0:
             return epoch == step == 0
         return (epoch * num_batches + step) % every == 0 if unit == "steps" else step == 0 and epoch % every == 0
-
-    def _moved(self, numbers: dict[str, Tensor], epoch: int) -> bool:
-        """Whether the last epoch left more unexplained than a sweep would (:data:`GROWTH`)."""
-        (least, before), last = numbers["unexplained"].tolist(), unexplained(numbers["explained"].cpu())
-        least = min(least, last) if last > 0 else least
-        baseline = 0 if least < min(HELPED * before, NOISE) or epoch == 1 else GROWTH * least
-        moved = last > baseline + UNEXPLAINED
-        numbers["unexplained"].copy_(torch.tensor([least, last if moved else before]))
-        return moved
 
     @torch.no_grad()
     def fill(self, exact: ExactPasses) -> None:
