@@ -767,8 +767,8 @@ MUTANTS = (
     Mutant(
         "shared-copy-in-one-place",
         "engine/shared_copy.py",
-        "found = [self._places[slot : slot + 1],",
-        "found = [self._places[:1],",
+        "tensors = [self._places[slot : slot + 1],",
+        "tensors = [self._places[:1],",
         "a step on the copy reads the map of its batch",
         ("engine/test_padding.py",),
     ),

@@ -13,7 +13,7 @@ from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
 from lmc.engine.padding import Padding, room_of
 from lmc.engine.shared_copy import SharedCopy, shared_room
-from lmc.graph import Batch, Graph, PaddedExtractor, live_tensors
+from lmc.graph import Batch, Graph, PaddedExtractor, Precomputed, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
 from lmc.models import GCN, GCNII, SAGE, Model
 from lmc.models.activation import BatchNorm
@@ -75,12 +75,27 @@ SHARING = [
     IMC(clusters_per_batch=2, halo=0.0),
     IMC(clusters_per_batch=2, halo=0.5),  # as many halo rows for every core row
 ]
+SHARING_AT_FIRST = [replace(method, redraw=False) for method in METHODS[1:5]] + [
+    CMC(clusters_per_batch=2, adjoints=True),
+    LMC4Conv(clusters_per_batch=2, backward=False),
+]
 
 
 def shared_copy(run: Run, monkeypatch: pytest.MonkeyPatch) -> SharedCopy | None:
     monkeypatch.setattr("lmc.engine.shared_copy.ignores_padding", lambda *_: True)
+    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 2)
     room = shared_room(run.problem, run.source)
     return None if room is None else SharedCopy(run.source, room)
+
+
+def assert_equal_steps(shared: Run, copy: Batch, plain: Run, batch: Batch) -> None:
+    """A step on the copy gives what a step on the batch does, and leaves the same tables and numbers."""
+    for a, b in zip(estimate(shared, copy, keep=True), estimate(plain, batch, keep=True), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    for name, number in shared.numbers.items():
+        torch.testing.assert_close(number, plain.numbers[name], rtol=1e-10, atol=1e-12)
+    for name, table in shared.named_tables().items():
+        torch.testing.assert_close(table.data(), plain.named_tables()[name].data(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["gcn", "gcnii", "sage"])
@@ -98,23 +113,74 @@ def test_a_step_on_the_shared_copy_is_a_step_on_the_fixed_batch(
             assert copy is not None
             assert copies.copy_of(batch.unrecorded()) is None
             seen.add(copy)
-            got, want = estimate(shared, copy, keep=True), estimate(plain, want_of, keep=True)
-            for a, b in zip(got, want, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-            for name, number in shared.numbers.items():
-                torch.testing.assert_close(number, plain.numbers[name], rtol=1e-10, atol=1e-12)
+            assert_equal_steps(shared, copy, plain, want_of)
             assert torch.equal(batch.n_id, want_of.n_id)
     assert len(seen) == (2 if isinstance(method, IMC) else 1)  # every fourth step of IMC measures
 
 
-def test_batches_with_a_halo_or_of_different_sizes_share_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
+@pytest.mark.parametrize("model", MODELS, ids=["gcn", "gcnii", "sage"])
+@pytest.mark.parametrize("method", SHARING_AT_FIRST, ids=repr)
+def test_batches_with_a_halo_share_the_copy_at_first(
+    method: Method, model: Callable[[Graph], Model], directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmc.engine.shared_copy.FIRST_OWN", 1)
+    monkeypatch.setattr("lmc.engine.shared_copy.SPREAD", 2)
+    plain, shared = (bound(method, model(random_graph()), directed) for _ in range(2))
+    copies, alone = shared_copy(shared, monkeypatch), []
+    assert copies is not None
+    for epoch in range(4):
+        alone.append(0)
+        for batch, want_of in zip(copies.epoch(epoch, 0), plain.source.epoch(epoch, 0), strict=True):
+            copy = copies.copy_of(batch)
+            alone[-1] += copy is None
+            assert_equal_steps(shared, copy or batch, plain, want_of)
+            assert (batch.num_core, batch.num_halo, batch.slot) == (want_of.num_core, want_of.num_halo, want_of.slot)
+            assert torch.equal(batch.n_id, want_of.n_id)
+            if copy is None:
+                assert (batch.rows, batch.fixed) == (want_of.rows, True)
+                for got, want in zip(batch.operators, want_of.operators, strict=True):
+                    if not isinstance(got, Precomputed):
+                        assert torch.equal(got.forward.to_dense(), want.forward.to_dense())
+    assert alone == [0, 2, 3, 3]  # slots 0 and 2, then slot 1 of three batches
+    later = next(copies.epoch(4, 0))
+    assert later.fixed  # in a run that is resumed there, as in this one
+    assert copies.copy_of(later) is None
+
+
+def test_fixed_batches_that_need_more_room_have_recordings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = bound(SHARING_AT_FIRST[1], MODELS[0](random_graph()))
+    monkeypatch.setattr("lmc.engine.shared_copy.ignores_padding", lambda *_: True)
+    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 2)
+    room = shared_room(run.problem, run.source)
+    assert room is not None
+    for small in (replace(room, halo=1), replace(room, entries=dict.fromkeys(room.entries, 5))):
+        copies = SharedCopy(run.source, small)
+        batches = list(copies.epoch(0, 0))
+        assert [copies.copy_of(batch) for batch in batches] == [None] * len(batches)
+        assert all(batch.fixed and isinstance(batch.rows, slice) for batch in batches)
+
+
+def test_a_trial_of_every_kind_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmc.engine.shared_copy.WASTE", 3)
+    for method, kinds in ((SHARING[0], 1), (SHARING_AT_FIRST[0], 2)):
+        run = bound(method, MODELS[0](random_graph()))
+        copies = shared_copy(run, monkeypatch)
+        assert copies is not None
+        trials = copies.trials()
+        assert len(trials) == kinds
+        assert isinstance(trials[0].rows, slice) == (kinds == 2)
+        assert trials[-1] is copies.copy_of(next(copies.epoch(0, 0)))
+
+
+def test_which_fixed_batches_share_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     g = random_graph()
     parts = torch.arange(g.num_nodes) % 4
     for method, of, shares in [
         (IMC(clusters_per_batch=2, halo=0.0), parts, True),
         (IMC(clusters_per_batch=2, redraw=True), parts, False),
-        (GAS(clusters_per_batch=2), parts, False),
-        (CMC(clusters_per_batch=2), parts, False),
+        (GAS(clusters_per_batch=2), parts, True),
+        (CMC(clusters_per_batch=2), parts, True),
         (IMC(clusters_per_batch=2, halo=0.5), parts, True),
         (IMC(clusters_per_batch=2, halo=0.0), (torch.arange(g.num_nodes) % 12).clamp(max=3), False),
     ]:
@@ -125,6 +191,14 @@ def test_batches_with_a_halo_or_of_different_sizes_share_no_copy(monkeypatch: py
         model.last = BatchNorm(g.num_classes) if applied_by_itself else None
         run = IMC(clusters_per_batch=2, halo=0.0).bind(g, scrambled(model), parts)
         assert (shared_copy(run, monkeypatch) is None) == applied_by_itself
+    run = GAS(clusters_per_batch=2).bind(g, scrambled(MODELS[0](g)), parts)
+    rows = max(batch.num_core + batch.num_halo for batch in run.batches())
+    for most, shares in ((rows * 18, True), (rows * 18 - 1, False)):  # 18: the widths of all layers
+        monkeypatch.setattr("lmc.engine.shared_copy.SHORT", most)
+        assert (shared_copy(run, monkeypatch) is not None) == shares
+    monkeypatch.setattr("lmc.engine.shared_copy.SHORT", rows * 18)
+    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 3)  # of two batches
+    assert shared_room(run.problem, run.source) is None
 
 
 def test_a_batch_of_an_epoch_that_was_left_has_no_copy() -> None:
@@ -236,3 +310,54 @@ def test_fixed_batches_with_one_recording_train_as_with_one_each(
         want = 8 if own else 2 if isinstance(method, IMC) else 1
         assert len(run.pipeline.recorder._recorded) == want
     torch.testing.assert_close(*losses, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+@pytest.mark.parametrize("method", SHARING_AT_FIRST, ids=repr)
+def test_batches_that_share_the_copy_at_first_train_as_with_a_recording_each(
+    method: Method, norm: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g, losses = random_graph(200), []
+    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 8)
+    monkeypatch.setattr("lmc.engine.shared_copy.FIRST_OWN", 1)
+    monkeypatch.setattr("lmc.engine.shared_copy.SPREAD", 2)
+    for shared in (True, False):
+        if not shared:
+            monkeypatch.setattr("lmc.engine.pipeline.shared_room", lambda *_: None)
+        model = scrambled(GCN(g.num_features, 32, g.num_classes, num_layers=3, norm=norm))
+        run = replace(method, clusters_per_batch=1).bind(g, model, parts_of(g, 8), Placement("cuda"))
+        run.refresh()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        recorder, steps, recorded = run.pipeline.recorder, [], []
+        assert recorder is not None
+        for epoch in range(4):
+            steps += [run.step(batch, optimizer).loss for batch in run.batches(epoch)]
+            recorded.append(len(recorder._recorded))
+        buffers = [b.flatten() for b in model.buffers()]
+        losses.append(torch.cat([torch.stack(steps), *buffers, *(p.flatten() for p in model.parameters())]).double())
+        assert recorded == ([1, 5, 9, 9] if shared else [8, 8, 8, 8])
+    torch.testing.assert_close(*losses, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", SHARING_AT_FIRST, ids=repr)
+def test_a_batch_whose_sizes_are_known_is_cut_without_waiting_for_the_gpu(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = random_graph(200)
+    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 8)
+    model = GCN(g.num_features, 32, g.num_classes, num_layers=3, norm="layer")
+    run = replace(method, clusters_per_batch=1).bind(g, model, parts_of(g, 8), Placement("cuda"))
+    copies = run.pipeline._shared
+    assert copies is not None
+    for _ in range(2):  # at first kernels are compiled
+        batches = list(copies.epoch(0, 0))
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            later = list(copies.epoch(1_000, 0))
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        assert {batch.slot for batch in batches} == {batch.slot for batch in later}
+        copies._batches.clear()

@@ -94,9 +94,12 @@ class Batches:
         batch = self.assemble(core, self.layout(core, union), weight, slot)
         return replace(batch, rows=rows) if isinstance(rows, slice) else batch
 
-    def layout(self, core: Tensor, union: tuple[int, ...] = ()) -> Layout:
-        """The method's layout, with the operator of each layer cut out of the matrix that layer reads."""
+    def layout(self, core: Tensor, union: tuple[int, ...] = (), halo: Tensor | None = None) -> Layout:
+        """The method's layout, with the operator of each layer cut out of the matrix that layer reads; with the given
+        halo rows where the method has drawn them before."""
         problem, exchange, turns, lay = self.problem, self.problem.exchange, self._turns, self.method.layout
+        if halo is not None:
+            lay = partial(self.method.layout_with, halo=halo)
         if not core.numel() and not self._by_layers:
             return Layout(core, (Precomputed(0),))
         if self._by_layers and exchange is not None and turns is not None:

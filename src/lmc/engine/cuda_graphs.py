@@ -141,7 +141,7 @@ def records_fill(run: Run, chunks: Chunks) -> bool:
 
 
 def warm_up(run: Run) -> None:
-    """Run the first sweep and the first step and undo them, so that kernels are compiled, and libraries loaded, before
+    """Run the first sweep and the first steps and undo them, so that kernels are compiled, and libraries loaded, before
     they are recorded.
 
     Triton keeps what it has compiled on disk, so that this takes seconds once per machine, and milliseconds later.
@@ -149,13 +149,14 @@ def warm_up(run: Run) -> None:
     recorder, model = run.pipeline.recorder, run.problem.model
     if recorder is None or not recorder.early:
         return
-    batch = run.pipeline.first()
+    trials = run.pipeline.trials()
     state, changed = run.generator.get_state(), [*run.numbers.values(), *model.buffers()]
     before = [tensor.clone() for tensor in changed]
     with modes_kept(model):
         if run.method.setup.records_fill and records_fill(run, chunks := sweep_chunks(run.problem)):
             recorder.fill(partial(run.method.fill, Passes(run, run.problem, chunks)))
-        run.problem.kind.estimate(run, batch, keep=True, dropout=True)
+        for batch in trials:
+            run.problem.kind.estimate(run, batch, keep=True, dropout=True)
     for table in run.named_tables().values():
         overwrite(table)
     for tensor, was in zip(changed, before, strict=True):

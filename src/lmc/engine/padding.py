@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor
 from lmc.engine.batches import Batches, convert_matrices
 from lmc.engine.cuda_graphs import no_collection
 from lmc.engine.problem import Problem
-from lmc.graph import Batch, Graph, PaddedExtractor, Room, with_empty_row
+from lmc.graph import Batch, Counted, Graph, PaddedExtractor, Room, with_empty_row
 from lmc.kernels.availability import triton_available
 from lmc.methods.protocol import Layout
 from lmc.models.activation import normalised_by_batch
@@ -138,6 +137,14 @@ class Padding:
             del self._taken[batch]
 
 
+def with_room(batches: Batches, room: Room | Counted, sizes: list[tuple[Tensor, int]]) -> Batches:
+    """Makes the same batches with room for so many halo rows and entries; ``sizes`` receives what each needs."""
+    problem = batches.problem
+    own = tuple(PaddedExtractor(with_empty_row(blocks.P), room, sizes) for blocks in problem.matrices)
+    padded = replace(problem, matrices=own, blocks=own[problem.matrices.index(problem.blocks)])
+    return Batches(batches.method, padded, batches.clusters, batches.seed, batches.tables)
+
+
 class Padded:
     """Batches of fixed size, all of which are cut with the same memory, one after the other."""
 
@@ -148,16 +155,15 @@ class Padded:
         """Where parts begin, with an empty one at the end."""
         self._starts = torch.tensor(self.offsets, device=problem.device)
         self._sizes: list[tuple[Tensor, int]] = []
-        own = tuple(PaddedExtractor(with_empty_row(blocks.P), self.room, self._sizes) for blocks in problem.matrices)
-        padded = replace(problem, matrices=own, blocks=own[problem.matrices.index(problem.blocks)])
-        self._batches = Batches(batches.method, padded, clusters, batches.seed, batches.tables)
+        self._batches = with_room(batches, room, self._sizes)
 
-    def cut(self, parts: Tensor, slot: int) -> tuple[Batch, Tensor, list[int]]:
-        """The batch of these parts, how many halo rows and entries it needs, and how many there is room for."""
+    def cut(self, parts: Tensor, slot: int, halo: Tensor | None = None) -> tuple[Batch, Tensor, list[int]]:
+        """The batch of these parts, how many halo rows and entries it needs, and how many there is room for. ``halo``:
+        the halo rows, where the method has drawn them before; they are not counted."""
         problem, n = self._batches.problem, self._batches.problem.graph.num_nodes
         self._sizes.clear()
         core = rows_of_parts(parts, self._starts, self.room.core, n)
-        layout = self._batches.layout(core)
+        layout = self._batches.layout(core, halo=halo)
         ext = torch.cat([core, layout.halo])
         batch = padded_batch(problem, ext, core.numel(), layout, self._batches.num_batches, slot)
         convert_matrices(batch, problem.dtype)
@@ -244,19 +250,24 @@ def recorded(device: torch.device, cut: Callable[[], T]) -> Callable[[], T]:
 
 
 def room_of(batches: Batches) -> Room:
-    """Room for the batches of a run."""
+    """Room for the batches of a run, which are redrawn."""
     sizes = sorted(torch.tensor(batches.clusters.offsets).diff().tolist())
-    core = int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1
+    return room_seen(batches, int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1, MARGIN)
+
+
+def room_seen(batches: Batches, core: int, margin: float) -> Room:
+    """Room for ``core`` core rows, and for ``margin`` times what the first batches need around them."""
     halo, entries = 0, dict[tuple[str, str], int]()
-    for batch in islice(batches.epoch(0, 0), SEEN):
+    for parts in batches.clusters.epoch(0)[:SEEN]:
+        batch = batches.make(batches.clusters.core(parts), 1.0)
         halo = max(halo, batch.num_halo)
         P, c = batches.problem.blocks.induced(batch.ext), batch.num_core
         number = torch.bincount(2 * (P.row_index() >= c) + (P.indices >= c), minlength=4).tolist()
         pairs = [(a, b) for a in ("core", "halo") for b in ("core", "halo")]
         for (a, b), found in zip(pairs, number, strict=True):
             for pair in ((a, b), (b, a)):  # a block of the transpose needs as much
-                entries[pair] = max(entries.get(pair, 0), int(MARGIN * found) + 1)
-    halo = int(MARGIN * halo) + 2 if halo else 0
+                entries[pair] = max(entries.get(pair, 0), int(margin * found) + 1)
+    halo = int(margin * halo) + 2 if halo else 0
     return Room(core, halo + (halo == core), entries)
 
 

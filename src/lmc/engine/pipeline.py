@@ -93,10 +93,9 @@ class Pipeline:
             self._look_ahead()
         return estimate
 
-    def first(self) -> Batch:
-        """What the first step computes on, for a trial of it."""
-        batch = next((self._shared or self._batches).epoch(0, 0))
-        return batch if self._shared is None else self._shared.copy_of(batch) or batch
+    def trials(self) -> list[Batch]:
+        """What steps compute on, for a trial of each kind."""
+        return [next(self._batches.epoch(0, 0))] if self._shared is None else self._shared.trials()
 
     def prefetch(self, batch: Batch) -> None:
         """Start to fetch the rows that a step on ``batch`` reads, unless that has happened."""

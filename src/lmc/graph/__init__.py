@@ -7,7 +7,7 @@ from lmc.graph.edges import checked_edges
 from lmc.graph.graph import Graph, Nodes, without_features
 from lmc.graph.mapped import MappedFiles
 from lmc.graph.normalise import NORMALISATIONS, adjacency_of, gcn_norm, normalise, renormalise
-from lmc.graph.padded import PaddedExtractor, Room, with_empty_row, with_padding
+from lmc.graph.padded import Counted, PaddedExtractor, Room, with_empty_row
 from lmc.graph.product import Aggregation, Around, Precomputed, WithStoredHalo, accumulate, hstack, sparse_product, spmm
 from lmc.graph.shard import Shard
 from lmc.graph.submatrices import Extractor

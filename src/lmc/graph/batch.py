@@ -39,8 +39,8 @@ class Batch:
         fixed: whether the same object is used in every epoch.
         slot: the number of the batch in its epoch; a fixed batch keeps its number.
         graph: the graph in run order, for ``x``, ``edge_index`` and :meth:`to_data`.
-        num_real: the number of core rows that are not padding, int64 [1] on the device; None: there is no padding, or
-            no step needs the number.
+        num_real: the number of core rows, and of halo rows, that are not padding, int64 [1] or [2] on the device; None:
+            there is no padding, or no step needs the numbers.
         importance: factor on the loss of each core row, where rows are drawn with unequal probabilities.
     """
 

@@ -9,13 +9,14 @@ On a GPU nothing here needs a number on the host, so that a sequence of cuts can
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from lmc.graph.csr import CSR, cached, pointers
+from lmc.graph.csr import CSR, cached
 from lmc.graph.submatrices import Extractor
 from lmc.kernels import blocks
 from lmc.kernels.availability import triton_available
@@ -35,11 +36,33 @@ class Room:
     halo: int
     entries: dict[tuple[str, str], int]
 
+    def of_halo(self) -> int:
+        """The halo rows."""
+        return self.halo
+
     def of(self, rows: int, columns: int) -> int:
         """The entries of a block of this many rows and columns."""
         # without a halo, all rows are core rows
         kinds = {self.core + self.halo: ("core", "halo"), self.halo: ("halo",), self.core: ("core",)}
         return sum(self.entries[a, b] for a in kinds[rows] for b in kinds[columns])
+
+
+class Counted:
+    """Exactly the room that a batch needs, as an earlier cut of the same batch has counted it: such a batch has no
+    padding, and is cut without waiting for the GPU.
+
+    Attributes:
+        sizes: the number of halo rows, then the entries of every block, in the order in which they are asked for.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: Iterator[int] = iter(())
+
+    def of_halo(self) -> int:
+        return next(self.sizes)
+
+    def of(self, rows: int, columns: int) -> int:
+        return next(self.sizes)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,7 +95,7 @@ class PaddedExtractor(Extractor):
         sizes: to which the number of halo rows, or of entries, of everything that is cut is added, with its limit.
     """
 
-    def __init__(self, P: CSR, room: Room, sizes: list[tuple[Tensor, int]]) -> None:
+    def __init__(self, P: CSR, room: Room | Counted, sizes: list[tuple[Tensor, int]]) -> None:
         super().__init__(P)
         self._room, self.sizes = room, sizes
 
@@ -82,7 +105,7 @@ class PaddedExtractor(Extractor):
         return self if P is self.P else PaddedExtractor(P, self._room, self.sizes)
 
     def _listed(self, mark: Tensor) -> Tensor:
-        room = self._room.halo
+        room = self._room.of_halo()
         if triton_available(mark):
             nodes, number = blocks.listed(mark, room)
         else:
@@ -110,27 +133,10 @@ def with_empty_row(P: CSR) -> CSR:
     return made
 
 
-def with_padding(block: CSR, num_core: int, padding: Tensor, room: Room) -> CSR:
-    """A square block on the rows of a batch, filled up to the size of ``room``.
-
-    Args:
-        num_core: where the halo rows of the block begin; those of the result begin at ``room.core``.
-        padding: which rows of the result are padding, [room.core + room.halo].
-    """
-    size, moved = padding.numel(), room.core - num_core
-    counts = torch.zeros(size, dtype=torch.int64, device=block.device)
-    counts[:num_core], degrees = block.degrees()[:num_core], block.degrees()[num_core:]
-    counts[room.core : room.core + degrees.numel()] = degrees
-    indices = torch.where(block.indices >= num_core, block.indices + moved, block.indices)
-    spaced = CSR(pointers(counts), indices, block.data, size)
-    indptr, indices, values, _ = _pad(spaced, padding, room.of(size, size))
-    return CSR(indptr, indices, values, size, block.symmetric)
-
-
 def _pad(block: CSR, padding: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What :func:`lmc.kernels.blocks.cut` gives, from a block without padding; ``padding`` are the rows of padding."""
     before = torch.cat([padding.new_zeros(1, dtype=torch.int64), padding.cumsum(0)])
-    shift = before * max(room - block.nnz, 0) // before[-1]
+    shift = before * max(room - block.nnz, 0) // before[-1].clamp(min=1)
     indptr = (block.indptr + shift).clamp(max=room)
     each = shift[:-1].repeat_interleave(block.degrees().long(), output_size=block.nnz)
     to = torch.arange(block.nnz, device=block.device) + each

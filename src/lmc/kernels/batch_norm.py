@@ -35,7 +35,7 @@ if triton is not None:
         group, k = tl.program_id(1), tl.arange(0, WIDTH)
         begin, end = tl.where(group == 0, 0, c), tl.where(group == 0, c, n)
         if PADDED:
-            end = tl.load(real_ptr).to(tl.int32)
+            end = begin + tl.load(real_ptr + group).to(tl.int32)
         # differences from a row of the group, so that nothing cancels
         first = tl.load(s_ptr + begin.to(tl.int64) * D + k, mask=k < D, other=0.0).to(TYPE)
         total, squares = tl.zeros((WIDTH,), dtype=TYPE), tl.zeros((WIDTH,), dtype=TYPE)
@@ -114,7 +114,7 @@ if triton is not None:
         g = relu_dropout_adjoint(at, mask, gt_ptr, t_ptr, gh_ptr, h_ptr, scale, T, H, TYPE)
         g -= tl.load(means, mask=mask, other=0.0) + x * tl.load(means + D, mask=mask, other=0.0)
         if PADDED:  # the adjoints of padding are zero
-            g = tl.where(at // D < tl.load(real_ptr), g, 0.0)
+            g = tl.where(at // D - group * c < tl.load(real_ptr + group, mask=mask, other=0), g, 0.0)
         tl.store(ds_ptr + at, g * inverse * tl.load(term + 2 * D, mask=mask, other=0.0), mask=mask)
 
 
@@ -138,7 +138,7 @@ def moments(s: Tensor, num_core: int, num_real: Tensor | None = None) -> list[tu
     """The mean and the variance (over n) of the core rows, and of the halo rows where there are any.
 
     Args:
-        num_real: without a halo, the rows before padding, int64 [1]; None: there is no padding.
+        num_real: the core rows, and the halo rows, that are not padding, int64 [groups]; None: there is no padding.
     """
     s = s.detach().contiguous()
     (n, d), sizes = s.shape, [num_core, s.shape[0] - num_core]
@@ -148,7 +148,7 @@ def moments(s: Tensor, num_core: int, num_real: Tensor | None = None) -> list[tu
     _moments[(programs, groups)](
         s, sums, sums if num_real is None else num_real, n, num_core, PADDED=num_real is not None, **_sizes(s)
     )
-    found, counts = [], sizes if num_real is None else [num_real]
+    found, counts = [], sizes if num_real is None else num_real.split(1)
     for (total, squares), first, size in zip(sums.sum(1), (s[0], s[min(num_core, n - 1)]), counts, strict=False):
         shift = total / size
         found.append((first + shift, (squares / size - shift.square()).clamp_min(0)))
@@ -196,7 +196,7 @@ class _NormReluDropout(torch.autograd.Function):
         sums = terms.new_empty(len(ctx.constant), programs, 2, d)
         _sums[(programs, len(ctx.constant))](s, terms, *given, sums, n, c, ctx.scale, **which, **sizes)
         total = sums.sum(1)
-        sizes_of = (c, n - c) if ctx.num_real is None else (ctx.num_real,)
+        sizes_of = (c, n - c) if ctx.num_real is None else ctx.num_real.split(1)
         means = torch.stack(
             [
                 of * 0 if constant else of / size

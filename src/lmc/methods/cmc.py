@@ -75,6 +75,7 @@ class Ledger:
 
     T: Table
     M: Table
+    num_nodes: int
 
     def read(
         self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool, R2: Tensor | None
@@ -91,7 +92,9 @@ class Ledger:
         c, P_core = batch.num_core, P.columns(batch.num_core)[0]
         T_core, T_halo = self.T.pull(batch.rows), self.T.pull(batch.halo)
         M_core, M_halo = self.M.pull(batch.rows), self.M.pull(batch.halo)
-        a, share = measure(clean, c, sampled(T_core), sampled(T_halo), drifts)
+        a, share = measure(
+            clean, c, sampled(T_core), sampled(T_halo), (batch.ext < self.num_nodes).unsqueeze(1), drifts
+        )
         if R2 is not None:
             R2.index_copy_(0, batch.place, share.view(1))
         delta, base = torch.empty_like(t), torch.empty_like(t)
@@ -140,12 +143,15 @@ def sampled(rows: Tensor) -> Tensor:
     return rows[:: max(1, rows.shape[0] // SAMPLE)]
 
 
-def measure(clean: Tensor, num_core: int, T_core: Tensor, T_halo: Tensor, drifts: bool) -> tuple[Tensor, Tensor]:
-    """The drift a, on the halo, and R2, on the core, from samples of the stored rows; in float32 at least."""
-    dtype = torch.promote_types(clean.dtype, torch.float32)
-    one = clean.new_ones(clean.shape[1], dtype=dtype)
-    a = drift(sampled(clean[num_core:]).to(dtype), T_halo.to(dtype)) if drifts else one
-    return a, explained(sampled(clean[:num_core]).to(dtype), a * T_core)
+def measure(
+    clean: Tensor, num_core: int, T_core: Tensor, T_halo: Tensor, real: Tensor, drifts: bool
+) -> tuple[Tensor, Tensor]:
+    """The drift a, on the halo, and R2, on the core, from samples of the stored rows; in float32 at least. ``real`` is
+    whether a row of ext is no padding, [ext, 1]."""
+    dtype, core, halo = torch.promote_types(clean.dtype, torch.float32), slice(num_core), slice(num_core, None)
+    one, real_core = clean.new_ones(clean.shape[1], dtype=dtype), sampled(real[core])
+    a = drift(sampled(clean[halo]).to(dtype), T_halo.to(dtype) * sampled(real[halo])) if drifts else one
+    return a, explained(sampled(clean[core]).to(dtype) * real_core, a * T_core * real_core)
 
 
 def drift(fresh: Tensor, stored: Tensor) -> Tensor:
@@ -245,7 +251,7 @@ class Completion(Around):
 
     def read(self, rows: str, sums: str, t: Tensor, clean: Tensor) -> Reading:
         step = self.step
-        ledger = Ledger(step.tables[rows][self.l], step.tables[sums][self.l])
+        ledger = Ledger(step.tables[rows][self.l], step.tables[sums][self.l], step.problem.graph.num_nodes)
         P = self.P.forward if rows == "T" else self.P.backward
         R2 = step.numbers["R2"][self.l] if step.keep and rows == "T" else None
         arguments = step.batch, P, t, clean, step.keep, self.drifts, R2
@@ -283,7 +289,9 @@ class CMC(HistoryMethod):
             matrix.columns(core.numel())  # made with the batch: counting their entries waits for the GPU
         part = (1 - problem.completeness(P, halo)).square()
         if normalised_by_batch(problem.model):
-            part = part * min(1.0, halo.numel() / core.numel() / LARGE_HALO)
+            # rows of padding have the number of no node
+            num_halo, num_core = ((rows < problem.graph.num_nodes).sum() for rows in (halo, core))
+            part = part * (num_halo.to(part.dtype) / num_core / LARGE_HALO).clamp(max=1)
         return Layout(halo, operators(problem, ext.numel(), Aggregation.exact(P)), part)
 
     def tables(self, problem: ProblemView) -> Widths:

@@ -206,7 +206,9 @@ class IMC(HistoryMethod):
         return replace(self, halo=min(1.0, maps.ROWS_PER_COLUMN * columns / rows - 1) if few else 0.0)
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        halo = self._halo(problem, core)
+        return self.layout_with(problem, core, self._halo(problem, core))
+
+    def layout_with(self, problem: ProblemView, core: Tensor, halo: Tensor) -> Layout:
         ext = torch.cat([core, halo]) if halo.numel() else core
         return Layout(halo, operators(problem, ext.numel(), Aggregation.exact(problem.blocks.induced(ext))))
 

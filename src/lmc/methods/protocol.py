@@ -131,7 +131,8 @@ class Setup:
             then falls on P X.
         cut: where the state of a layer lies.
         records_fill: :meth:`Method.fill` computes on the device alone, so that it can be recorded as a CUDA graph.
-        draws_halo: :meth:`Method.layout` draws halo rows on the host, so that it cannot be recorded.
+        draws_halo: :meth:`Method.layout` draws halo rows on the host, and so cannot be recorded;
+            :meth:`Method.layout_with` can.
     """
 
     precompute: bool = True
@@ -367,6 +368,10 @@ class Method:
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         """The halo and the operators of a batch with these core rows."""
+        raise NotImplementedError
+
+    def layout_with(self, problem: ProblemView, core: Tensor, halo: Tensor) -> Layout:
+        """The same with halo rows that :meth:`layout` has drawn before (:attr:`Setup.draws_halo`)."""
         raise NotImplementedError
 
     def coefficients(self, problem: ProblemView, P: CSR, halo: Tensor) -> Tensor | None:

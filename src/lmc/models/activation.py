@@ -235,7 +235,7 @@ class BatchNorm(nn.BatchNorm1d):
         if p.batch_renorm:
             affine = _corrected(mu, sigma2, mean, var, self.weight, self.bias, self._share(), self.eps)
             return [Group(mu, sigma2, *affine), *(Group(mu, sigma2, *affine, constant=True) for _ in found[1:])]
-        size = core if p.num_real is None else p.num_real.to(sigma2.dtype)
+        size = core if p.num_real is None else p.num_real[:1].to(sigma2.dtype)
         momentum = self._count()
         mean.lerp_(mu.to(mean.dtype), momentum)
         var.lerp_((sigma2 * (size / (size - 1))).to(var.dtype), momentum)
