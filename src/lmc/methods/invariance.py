@@ -41,9 +41,9 @@ class _Invariant(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, op: Invariance) -> tuple[Tensor, Tensor]:
-        outside = beside(t.device, lambda: (op.map(h), op.sums))  # S is pulled after the map, which is needed first
-        m = op.sum(t, lambda: outside()[0])
-        C = outside()[0]
+        outside = beside(t.device, lambda: op.map(h))
+        m = op.sum(t, outside)
+        C = outside()
         ctx.op, ctx.kept = op, (h, C)  # until they are measured
         op.measure(h, C, joined=any(ctx.needs_input_grad))
         ctx.set_materialize_grads(False)
@@ -71,7 +71,7 @@ class _InvariantLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, h: Tensor, W: Tensor, b: Tensor | None, op: Invariance) -> Tensor:
         W = as_rows(W, t)
-        outside = beside(t.device, lambda: (C := op.map(h), C @ W.t(), op.sums))
+        outside = beside(t.device, lambda: (C := op.map(h), C @ W.t()))
         s = op.sum(t @ W.t(), lambda: outside()[1])
         C = outside()[0]
         ctx.op, ctx.kept = op, h  # until it is measured
@@ -105,6 +105,7 @@ class Swept:
         K: the inverse of the Gram matrix with its ridge, [r, r].
         prior: the diagonal of lambda J, [r].
         real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
+        sums: S, or M, of all rows of the batch.
         all_rows: where M is read, the rows of the sweep for all rows of the batch.
     """
 
@@ -112,7 +113,8 @@ class Swept:
     K: Tensor
     prior: Tensor
     real: Tensor | None
-    all_rows: Tensor | None = None
+    sums: Tensor
+    all_rows: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +122,7 @@ class Invariance(Around):
     """The operator of one layer in one step. Its map is fitted to every ``stride``-th row of the batch.
 
     Args:
-        read: gives what the map reads of the last sweep.
-        pull_sums: gives S, or with ``whole_sums`` M, of the rows of the batch.
+        read: gives what the map reads of the last sweep; with ``whole_sums`` M instead of S.
         explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
             follows, and the place of this batch there; None: nothing is stored.
         whole_moments: mean and covariance over all nodes of the rows of P Q, or of [P Q, Q], [1 + r, r] or
@@ -129,7 +130,6 @@ class Invariance(Around):
     """
 
     read: Callable[[], Swept]
-    pull_sums: Callable[[], Tensor]
     stride: int
     whole_sums: bool
     explained: tuple[Tensor, Tensor] | None
@@ -162,10 +162,6 @@ class Invariance(Around):
     def swept(self) -> Swept:
         return self.read()
 
-    @cached_property
-    def sums(self) -> Tensor:
-        return self.pull_sums()
-
     def map(self, h: Tensor) -> Tensor:
         """C = K (Q^T h + lambda J) of the fitted rows h, in their dtype."""
         moments = coarse_mm(self.swept.Q.t(), h)
@@ -196,15 +192,16 @@ class Invariance(Around):
     def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
         """P t + S C with C = map(), which may be computed meanwhile; from M it is M C + P (t - Q C)."""
         if not self.whole_sums:
-            return add_coarse_mm(spmm(self.P.forward, t.to(self.sums.dtype)), self.sums, map())
-        C, Q = map(), self.swept.all_rows
+            S = self.swept.sums
+            return add_coarse_mm(spmm(self.P.forward, t.to(S.dtype)), S, map())
+        C, M, Q = map(), self.swept.sums, self.swept.all_rows
         assert Q is not None
         inside = coarse_mm(Q, C, minus_from=t.to(Q.dtype))  # under autocast t has another type
-        return accumulate(coarse_mm(self.sums, C), self.P.forward, inside)
+        return accumulate(coarse_mm(M, C), self.P.forward, inside)
 
     def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
         """S^T v; from M and g = P^T v where S is not stored."""
-        product, Q = coarse_mm(self.sums.t(), v), self.swept.all_rows
+        product, Q = coarse_mm(self.swept.sums.t(), v), self.swept.all_rows
         return product if Q is None or g is None else coarse_mm(Q.t(), g, minus_from=product)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:

@@ -76,8 +76,10 @@ class Activation(nn.Module):
 def every(h: Tensor, stride: int) -> Tensor:
     """Every ``stride``-th row of h. Where a kernel made h, their adjoints go to it as they are, without rows of zeros
     between them."""
+    if stride == 1:
+        return h.view(h.shape)  # plain rows, whose adjoint is not copied
     adjoints = h.adjoints if isinstance(h, Activated) else None
-    return h[::stride] if adjoints is None or stride == 1 else _Every.apply(h, stride, adjoints)
+    return h[::stride] if adjoints is None else _Every.apply(h, stride, adjoints)
 
 
 class _Every(torch.autograd.Function):
