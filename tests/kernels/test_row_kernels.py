@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers import parts_of, random_graph
 from lmc.kernels.dropout import dropout, relu_dropout
-from lmc.kernels.sums import column_sums
+from lmc.kernels.sums import column_sums, total_of
 from lmc.methods import LMC4Conv
 from lmc.models import GCN, GCNII, Model
 
@@ -56,6 +56,13 @@ def test_column_sums_are_those_of_plain_torch(shape: tuple[int, int]) -> None:
     half = v.bfloat16()
     assert torch.allclose(column_sums(half), half.double().sum(0).float(), rtol=0, atol=1e-4 * shape[0] ** 0.5)
     assert torch.equal(column_sums(v[:0]), torch.zeros(shape[1], dtype=torch.float64, device="cuda"))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (2, 512, 40), (1, 2_112, 2, 256), (2, 700, 2, 33)])
+def test_sums_of_programs_are_those_of_plain_torch(shape: tuple[int, ...]) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-3)):
+        parts = torch.randn(shape, dtype=dtype, device="cuda")
+        torch.testing.assert_close(total_of(parts), parts.sum(1), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", [GCN, GCNII])

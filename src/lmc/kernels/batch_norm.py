@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lmc.kernels.availability import tl, triton
 from lmc.kernels.dropout import BLOCK, adjoint_arguments, seed_of
+from lmc.kernels.sums import total_of
 
 ROWS = 16
 """Rows that a program adds up at a time."""
@@ -149,7 +150,7 @@ def moments(s: Tensor, num_core: int, num_real: Tensor | None = None) -> list[tu
         s, sums, sums if num_real is None else num_real, n, num_core, PADDED=num_real is not None, **_sizes(s)
     )
     found, counts = [], sizes if num_real is None else num_real.split(1)
-    for (total, squares), first, size in zip(sums.sum(1), (s[0], s[min(num_core, n - 1)]), counts, strict=False):
+    for (total, squares), first, size in zip(total_of(sums), (s[0], s[min(num_core, n - 1)]), counts, strict=False):
         shift = total / size
         found.append((first + shift, (squares / size - shift.square()).clamp_min(0)))
     return found
@@ -195,7 +196,7 @@ class _NormReluDropout(torch.autograd.Function):
         programs = min(PROGRAMS, triton.cdiv(max(c, n - c), ROWS))
         sums = terms.new_empty(len(ctx.constant), programs, 2, d)
         _sums[(programs, len(ctx.constant))](s, terms, *given, sums, n, c, ctx.scale, **which, **sizes)
-        total = sums.sum(1)
+        total = total_of(sums)
         sizes_of = (c, n - c) if ctx.num_real is None else ctx.num_real.split(1)
         means = torch.stack(
             [

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmc.kernels.availability import tl, triton
 from lmc.kernels.dropout import adjoint_arguments
+from lmc.kernels.sums import total_of
 
 ROWS = 4
 """Rows that a program of the forward pass holds."""
@@ -208,7 +209,7 @@ class _NormReluDropout(torch.autograd.Function):
             ctx.eps, ctx.scale, some.stride, **which, **sizes, SOME=rows is not None, WEIGHTED=tau is not None,
             ROWS=BACKWARD_ROWS, num_warps=max(1, sizes["QUARTER"] // 64),
         )  # fmt: skip
-        dweight, dbias = sums.sum(0)
+        dweight, dbias = total_of(sums.unsqueeze(0))[0]
         return ds, dweight, dbias, None, None, None, None, None, None
 
 

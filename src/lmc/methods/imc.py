@@ -277,9 +277,8 @@ class IMC(HistoryMethod):
             return P
         # on a graph of DropEdge other halo rows are drawn than at the sweep
         stored = not self.redraw and (batch.graph is step.problem.graph or not self._overlapping)
-        if Q and not step.scratch:  # for all layers when the first one asks, beside which it is read
-            read = partial(self._stored if stored else self._computed, step)
-            step.scratch["swept"] = beside(step.problem.device, read)
+        if not stored and Q and not step.scratch:  # when the first layer asks, so that it is computed meanwhile
+            step.scratch["swept"] = beside(step.problem.device, partial(self._computed, step))
         moments = numbers.get(f"moments{l}")
         if not (l in Q or l in M):
             return P if moments is None else KnownInputs(P.num_outputs, moments)
@@ -288,28 +287,26 @@ class IMC(HistoryMethod):
             return KnownSums(P, _pull(M[l], batch))
         measured = step.keep and self.sweep_every == "auto" and batch.slot % self.traits.measures_every == 0
         explained = (numbers["explained"][l], batch.place) if measured else None
-        swept, k = step.scratch["swept"], maps.stride(step.problem, numbers, l)
-        return Invariance(P, lambda: swept()[l], k, self._overlapping, explained, moments)
+        if stored:
+            read = beside(step.problem.device, partial(self._stored, step, l))
+        else:
+            swept = step.scratch["swept"]
+            read = lambda: swept()[l]  # noqa: E731
+        pull_sums, k = partial(_pull, step.tables[self._sums][l], batch), maps.stride(step.problem, numbers, l)
+        return Invariance(P, read, pull_sums, k, self._overlapping, explained, moments)
 
-    def _stored(self, step: Step) -> dict[int, Swept]:
-        """What the maps of a fixed batch read, by layer. In a step that is recorded for several batches, rows may be
-        padding."""
-        batch, numbers, found = step.batch, step.numbers, dict[int, Swept]()
-        for l, Q in step.tables["Q"].items():
-            k, K, prior = maps.stride(step.problem, numbers, l), numbers[f"K{l}"], numbers[f"prior{l}"]
-            rows, real = _pull(Q, batch) if self._overlapping else None, None
-            if isinstance(batch.rows, slice):
-                fitted = (Q.pull(batch.rows) if rows is None else rows)[::k]
-                K, prior = K[batch.slot], prior[batch.slot]
-            else:
-                chosen = batch.ext[::k].contiguous()
-                fitted, real = (
-                    Q.pull(chosen) if rows is None else rows[::k],
-                    (chosen < step.problem.graph.num_nodes).unsqueeze(1),
-                )
-                K, prior = (each.index_select(0, batch.place)[0] for each in (K, prior))
-            found[l] = Swept(fitted, K, prior, real, _pull(step.tables[self._sums][l], batch), rows)
-        return found
+    def _stored(self, step: Step, l: int) -> Swept:
+        """What the map of a fixed batch reads. In a step that is recorded for several batches, rows may be padding."""
+        batch, k, Q = step.batch, maps.stride(step.problem, step.numbers, l), step.tables["Q"][l]
+        K, prior = (step.numbers[f"{name}{l}"] for name in ("K", "prior"))
+        rows = _pull(Q, batch) if self._overlapping else None
+        if isinstance(batch.rows, slice):
+            fitted = Q.pull(batch.rows)[::k] if rows is None else rows[::k]
+            return Swept(fitted, K[batch.slot], prior[batch.slot], None, rows)
+        numbers = batch.ext[::k].contiguous()
+        real = (numbers < step.problem.graph.num_nodes).unsqueeze(1)
+        K, prior = (each.index_select(0, batch.place)[0] for each in (K, prior))
+        return Swept(Q.pull(numbers) if rows is None else rows[::k], K, prior, real, rows)
 
     def _computed(self, step: Step) -> dict[int, Swept]:
         """What the maps of a redrawn batch, or of one with a halo on a graph of DropEdge, read by layer; K of layers of
@@ -324,9 +321,7 @@ class IMC(HistoryMethod):
             real = (rows[::k] < problem.graph.num_nodes).unsqueeze(1)
             grams = maps.gram_matrices((Q[l][::k] for l in layers), scale.dtype)
             K, prior = self._fit.inverses(grams, scale, [size / k])
-            for i, l in enumerate(layers):
-                sums = _pull(step.tables[self._sums][l], step.batch)
-                found[l] = Swept(Q[l][::k], K[i], prior[i], real, sums, Q[l])
+            found |= {l: Swept(Q[l][::k], K[i], prior[i], real, Q[l]) for i, l in enumerate(layers)}
         return found
 
     def due(self, numbers: dict[str, Tensor], epoch: int, step: int, num_batches: int) -> bool:

@@ -105,7 +105,6 @@ class Swept:
         K: the inverse of the Gram matrix with its ridge, [r, r].
         prior: the diagonal of lambda J, [r].
         real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
-        sums: S, or M, of all rows of the batch.
         all_rows: where M is read, the rows of the sweep for all rows of the batch.
     """
 
@@ -113,8 +112,7 @@ class Swept:
     K: Tensor
     prior: Tensor
     real: Tensor | None
-    sums: Tensor
-    all_rows: Tensor | None
+    all_rows: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +120,8 @@ class Invariance(Around):
     """The operator of one layer in one step. Its map is fitted to every ``stride``-th row of the batch.
 
     Args:
-        read: gives what the map reads of the last sweep; with ``whole_sums`` M instead of S.
+        read: gives what the map reads of the last sweep.
+        pull_sums: gives S, or with ``whole_sums`` M, of the rows of the batch.
         explained: where |h - Q C| and |h| of some fitted rows of every batch are stored, from which :func:`unexplained`
             follows, and the place of this batch there; None: nothing is stored.
         whole_moments: mean and covariance over all nodes of the rows of P Q, or of [P Q, Q], [1 + r, r] or
@@ -130,6 +129,7 @@ class Invariance(Around):
     """
 
     read: Callable[[], Swept]
+    pull_sums: Callable[[], Tensor]
     stride: int
     whole_sums: bool
     explained: tuple[Tensor, Tensor] | None
@@ -162,6 +162,10 @@ class Invariance(Around):
     def swept(self) -> Swept:
         return self.read()
 
+    @cached_property
+    def sums(self) -> Tensor:
+        return self.pull_sums()
+
     def map(self, h: Tensor) -> Tensor:
         """C = K (Q^T h + lambda J) of the fitted rows h, in their dtype."""
         moments = coarse_mm(self.swept.Q.t(), h)
@@ -190,18 +194,21 @@ class Invariance(Around):
             join()
 
     def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
-        """P t + S C with C = map(), which may be computed meanwhile; from M it is M C + P (t - Q C)."""
+        """P t + S C with C = map(), which may be computed meanwhile; from M it is M C + P (t - Q C). S is read when the
+        sparse product is done: that is earlier than the map, and the cache still has it when it is multiplied."""
         if not self.whole_sums:
-            S = self.swept.sums
-            return add_coarse_mm(spmm(self.P.forward, t.to(S.dtype)), S, map())
-        C, M, Q = map(), self.swept.sums, self.swept.all_rows
+            inside = spmm(self.P.forward, t.to(self.swept.Q.dtype))
+            S = self.sums
+            return add_coarse_mm(inside, S, map())
+        self.sums  # noqa: B018 - read before the map is waited for
+        C, Q = map(), self.swept.all_rows
         assert Q is not None
         inside = coarse_mm(Q, C, minus_from=t.to(Q.dtype))  # under autocast t has another type
-        return accumulate(coarse_mm(M, C), self.P.forward, inside)
+        return accumulate(coarse_mm(self.sums, C), self.P.forward, inside)
 
     def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
         """S^T v; from M and g = P^T v where S is not stored."""
-        product, Q = coarse_mm(self.swept.sums.t(), v), self.swept.all_rows
+        product, Q = coarse_mm(self.sums.t(), v), self.swept.all_rows
         return product if Q is None or g is None else coarse_mm(Q.t(), g, minus_from=product)
 
     def map_adjoint(self, dC: Tensor) -> Tensor:
