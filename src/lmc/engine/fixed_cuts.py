@@ -43,7 +43,7 @@ class PaddedCut:
         self._replay = recorded(device, lambda: self._padded.cut(self._parts, 0, halo))
 
     def __call__(self, slot: int) -> tuple[Batch, Tensor]:
-        """The batch with padding, and how many of its core rows, and of its halo rows, are none."""
+        """The batch with padding, and the numbers of its core rows, and of its halo rows, that are not padding."""
         self._set(slot)
         batch, needed, self._limits = self._replay()
         num_real = self._num_core[slot : slot + 1]

@@ -6,8 +6,8 @@ there is one copy of fixed size (:mod:`lmc.graph.padded`), to which a batch is c
 - Batches without a halo have nearly the same size, and so have those whose method draws as many halo rows as core rows
   (``Setup.draws_halo``). They share the copy for good.
 - Batches with a whole halo differ more, and their padding is computed in every step. Where an epoch has many short
-  steps, which recordings would delay by many epochs, they share the copy at first, and get recordings of their own
-  after as many epochs as these take to pay.
+  steps, recording all of them takes as long as many epochs. They then share the copy at first, and get recordings of
+  their own after so many epochs that these pay.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ class SharedCopy:
         self._whole, self._X, self._bounds = batches, problem.X, bounds_of(batches)
         self._measured = batches.method.traits.measures_every
         self._places = torch.arange(batches.num_batches, device=problem.device)
-        self._cut, self._own = PaddedCut(batches, room), CountedCut(batches) if room.halo and not drawn else None
-        """The second one cuts batches that get recordings of their own; None where all share the copy for good."""
+        self._cut = PaddedCut(batches, room)
+        self._own = CountedCut(batches) if room.halo and not drawn else None
+        """Cuts batches that get recordings of their own; None where all share the copy for good."""
         cut, num_real = self._cut(0)
         assert isinstance(cut.inputs, Tensor)
         self._inputs, like = cut.inputs, [self._places[:1], num_real, *tensors_of(cut)]
