@@ -19,7 +19,11 @@ def graph() -> Graph:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("both", [False, True])
-def test_rows_are_those_of_the_whole_product(graph: Graph, both: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("chunk", [9, 2**20])
+def test_rows_are_those_of_the_whole_product(
+    graph: Graph, chunk: int, both: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmc.graph.csr.CHUNK", chunk)  # entries that are read at a time
     P, n = gcn_norm(graph.adj, dtype), graph.num_nodes
     x = torch.randn(n, 5, dtype=dtype, generator=torch.Generator().manual_seed(0))
     wanted = torch.cat([spmm(P, x), x], 1) if both else spmm(P, x)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lmc.errors import ConfigError
-from lmc.graph import CSR, Extractor, Graph, MappedFiles, hstack, row_chunks, sparse_product, spmm
+from lmc.graph import CSR, Extractor, Graph, MappedFiles, hstack, row_chunks, rows_in_chunks, sparse_product, spmm
 from lmc.stores import Auto, Disk, HostRows, Pinned, Rows, StagedTable, Store, Table, overwrite, store
 
 CHUNK = 2**25
@@ -122,7 +122,8 @@ class FirstReads:
             self._write(rows, self._P.select_rows(rows))
         elif count:
             nodes = absent.nonzero().squeeze(1) + (rows.start or 0) if isinstance(rows, slice) else rows[absent]
-            self._write(nodes, self._P.select_rows(nodes))
+            for some, P in rows_in_chunks(self._P, nodes):  # temporary values stay in the cache
+                self._write(nodes[some], P)
         self.missing[rows] = False
         if count and not bool(self.missing.any()):
             self.missing = None

@@ -34,7 +34,7 @@ drawn one, share a copy."""
 
 MANY, SHORT = 16, 4e7
 """Batches with a whole halo share the copy at first where there are so many of them, and where their rows, times the
-widths of all layers, are at most so many numbers. With fewer batches all recordings take less than 0.1 s; a longer step
+widths of all layers, are at most so many numbers. With fewer batches all recordings take about 0.1 s; a longer step
 loses more by its padding than a recording takes."""
 
 FIRST_OWN, SPREAD = 64, 16

@@ -2,7 +2,7 @@
 
 from lmc.graph.batch import Batch, live_tensors
 from lmc.graph.checks import SPLITS
-from lmc.graph.csr import CSR, entry_chunks, offload, row_chunks, rows_split, with_transpose
+from lmc.graph.csr import CSR, entry_chunks, offload, row_chunks, rows_in_chunks, rows_split, with_transpose
 from lmc.graph.edges import checked_edges
 from lmc.graph.graph import Graph, Nodes, without_features
 from lmc.graph.mapped import MappedFiles

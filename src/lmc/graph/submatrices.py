@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmc.graph.csr import CSR, empty_entries, pointer_dtype, pointers, row_entries, rows_in_chunks
+from lmc.graph.csr import CHUNK, CSR, empty_entries, pointer_dtype, pointers, row_entries, rows_in_chunks
 from lmc.graph.equal_rows import for_equal_rows, spans
 from lmc.graph.mapped import MappedFiles
 from lmc.kernels import blocks
@@ -19,18 +19,25 @@ from lmc.kernels.pinned import take
 
 def induced(matrix: CSR, nodes: Tensor, local: Tensor) -> CSR:
     """The square matrix on ``nodes``; ``local`` are their numbers in it, and -1 for all other nodes."""
-    if not nodes.numel():
-        return replace(matrix.select_rows(nodes), num_cols=0, symmetric=matrix.symmetric, _cache={})
+    return replace(selected(matrix, nodes, local, nodes.numel()), symmetric=matrix.symmetric, _cache={})
+
+
+def selected(matrix: CSR, rows: Tensor, local: Tensor, num_cols: int) -> CSR:
+    """The block of ``rows`` and of the columns that have a number in ``local`` instead of -1, which is their number in
+    the block. Entries are read in chunks, whose temporary values stay in the cache of a CPU."""
+    if not rows.numel():
+        return replace(matrix.select_rows(rows), num_cols=num_cols, symmetric=False, _cache={})
     kept = []
-    for _, piece in rows_in_chunks(matrix, nodes):
-        columns = local[piece.indices.long()]
+    for _, piece in rows_in_chunks(matrix, rows):
+        columns = local[piece.indices]
         kept.append(replace(piece, indices=columns.to(torch.int32), _cache={}).filtered(columns >= 0))
+    if len(kept) == 1:
+        return replace(kept[0], num_cols=num_cols, _cache={})
     indptr = pointers(torch.cat([piece.degrees() for piece in kept]), torch.int64)
     given = zip(*((piece.values, piece.edge_data) for piece in kept), strict=True)
     values, data = (None if each[0] is None else torch.cat(each) for each in given)
     indices = torch.cat([piece.indices for piece in kept])
-    indptr = indptr.to(pointer_dtype(indices.numel()))
-    return CSR(indptr, indices, values, nodes.numel(), matrix.symmetric, edge_data=data)
+    return CSR(indptr.to(pointer_dtype(indices.numel())), indices, values, num_cols, edge_data=data)
 
 
 def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CSR:
@@ -116,8 +123,13 @@ class Extractor:
         """P[rows, cols], with rows and columns in the given order."""
         if triton_available(self.P.indices) and self.P.edge_data is None and rows.numel() and cols.numel():
             return CSR(*blocks.cut(self.P.indptr, self.P.indices, self.P.data, rows, cols, self._row)[:3], cols.numel())
-        entries, indptr = row_entries(self.P, rows)
+        total = int(self.P.degrees()[rows].sum())
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
+        if total > CHUNK and self.P.device.type == "cpu" and not self.P.on_host:
+            block = selected(self.P, rows, self._row, cols.numel())
+            self._row[cols] = -1
+            return block
+        entries, indptr = row_entries(self.P, rows, total)
         local = self._row[take(self.P.indices, entries)]
         self._row[cols] = -1
         data = None if self.P.edge_data is None else take(self.P.edge_data, entries)
