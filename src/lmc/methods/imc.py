@@ -79,6 +79,21 @@ def _pull(table: Table, batch: Batch) -> Tensor:
     return torch.cat([core, table.pull(batch.halo)]) if batch.num_halo else core
 
 
+def _drawn_halo(problem: ProblemView, core: Tensor, room: int) -> Tensor:
+    """The halo rows that a step computes, at most ``room``."""
+    if room <= 0:
+        return core[:0]
+    halo = problem.halo(core)
+    if halo.numel() <= room:
+        return halo
+    # all layers have the same halo rows, also where their matrices have other values
+    P = problem.of_layer(1).blocks.block(core, torch.cat([core, halo]))
+    weight = spmm(P.t(), P.data.new_ones(core.numel(), 1))[core.numel() :, 0].abs().double().cpu()
+    source = generator(torch.device("cpu"), 0, "halo", int(core[0]))
+    drawn = torch.multinomial(weight.clamp_min(1e-12), room, generator=source)
+    return halo[drawn.sort().values.to(halo.device)]
+
+
 def _first_sums(problem: ProblemView, rows: Rows, width: int) -> Tensor:
     """``width`` columns of X1 = P X; a random projection where it has more."""
     x1, k = problem.inputs(rows), problem.graph.num_features
@@ -206,27 +221,13 @@ class IMC(HistoryMethod):
         return replace(self, halo=min(1.0, maps.ROWS_PER_COLUMN * columns / rows - 1) if few else 0.0)
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
-        return self.layout_with(problem, core, self._halo(problem, core))
+        columns = max(self.tables(problem)["Q"].values(), default=0)
+        room = int(min(self._halo_per_row * core.numel(), maps.ROWS_PER_COLUMN * columns - core.numel()))
+        return self.layout_with(problem, core, _drawn_halo(problem, core, room))
 
     def layout_with(self, problem: ProblemView, core: Tensor, halo: Tensor) -> Layout:
         ext = torch.cat([core, halo]) if halo.numel() else core
         return Layout(halo, operators(problem, ext.numel(), Aggregation.exact(problem.blocks.induced(ext))))
-
-    def _halo(self, problem: ProblemView, core: Tensor) -> Tensor:
-        """The halo rows that a step computes."""
-        columns = max(self.tables(problem)["Q"].values(), default=0)
-        room = int(min(self._halo_per_row * core.numel(), maps.ROWS_PER_COLUMN * columns - core.numel()))
-        if room <= 0:
-            return core[:0]
-        halo = problem.halo(core)
-        if halo.numel() <= room:
-            return halo
-        # all layers have the same halo rows, also where their matrices have other values
-        P = problem.of_layer(1).blocks.block(core, torch.cat([core, halo]))
-        weight = spmm(P.t(), P.data.new_ones(core.numel(), 1))[core.numel() :, 0].abs().double().cpu()
-        source = generator(torch.device("cpu"), 0, "halo", int(core[0]))
-        drawn = torch.multinomial(weight.clamp_min(1e-12), room, generator=source)
-        return halo[drawn.sort().values.to(halo.device)]
 
     def tables(self, problem: ProblemView) -> Widths:
         """Q and S, or M, for every aggregation that is neither constant nor one of features; M = P X for one of
