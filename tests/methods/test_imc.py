@@ -325,6 +325,24 @@ def swept_before(run: Run, epochs: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.parametrize("redraw", [False, True])
+@pytest.mark.parametrize("name", ["gcn", "gcnii", "sage", "residual-batch-norm"])
+def test_a_sweep_activates_every_row_once(name: str, redraw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that a layer aggregates are those of the basis, which are not computed again for its state."""
+    model, rows = scrambled(MODELS[name]()), dict[int, int]()
+    run = bound(IMC(clusters_per_batch=2, redraw=redraw, halo=0.0), model)
+    for l in range(1, model.num_layers + 1):
+        layer = model.layer(l)
+
+        def activate(s: Tensor, p: Any, l: int = l, was: Any = layer.activate) -> Tensor:
+            rows[l] = rows.get(l, 0) + s.shape[0]
+            return was(s, p)
+
+        monkeypatch.setattr(layer, "activate", activate)
+    run.refresh()
+    assert rows == dict.fromkeys(range(1, model.num_layers), run.graph.num_nodes)
+
+
 @pytest.mark.parametrize(
     ("every", "want"),
     [

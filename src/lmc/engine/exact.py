@@ -55,6 +55,19 @@ class Sums(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Aggregated:
+    """What a layer aggregates, where it is known before a pass comes to the layer.
+
+    Args:
+        rows: a table whose first columns are the rows t.
+        sums: P t.
+    """
+
+    rows: Table
+    sums: Sums
+
+
+@dataclass(frozen=True, eq=False)
 class Chunk:
     """Rows to compute, the rows they read, and the operator between them."""
 
@@ -107,11 +120,10 @@ def sweep_chunks(problem: Problem) -> list[slice]:
     return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 
 
-def cut(problem: Problem, rows: Rows, l: int, sums: Sums | None = None) -> Chunk:
-    """What layer l needs to compute ``rows`` completely; only the rows themselves where their ``sums`` are known, of
-    which the first columns are those of the messages."""
-    if sums is not None:
-        return Chunk(rows, rows, GivenSums(sums.pull(rows)[:, : problem.model.message_widths[l]]))
+def cut(problem: Problem, rows: Rows, l: int, known: Aggregated | None = None) -> Chunk:
+    """What layer l needs to compute ``rows`` completely; only the rows themselves where their sums are known."""
+    if known is not None:
+        return Chunk(rows, rows, GivenSums(known.sums.pull(rows)[:, : problem.model.message_widths[l]]))
     problem = problem.of_layer(l)
     if l == 1 and problem.aggregated:
         size = len(range(*rows.indices(problem.num_owned))) if isinstance(rows, slice) else rows.numel()
@@ -136,14 +148,14 @@ def rows_with_columns(problem: Problem, blocks: Extractor, rows: Rows) -> tuple[
 
 
 def exact_states(
-    problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums] = MappingProxyType({})
+    problem: Problem, chunks: Chunks, make: MakeTable, known: Mapping[int, Aggregated] = MappingProxyType({})
 ) -> Iterator[tuple[int, Table]]:
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode.
 
     Args:
-        sums: the sums P t of layers whose caller computes them before it asks for the state.
+        known: what layers aggregate whose caller computes it before it asks for the state.
     """
-    return problem.kind.states(problem, chunks, make, sums)
+    return problem.kind.states(problem, chunks, make, known)
 
 
 def pass_table(problem: Problem, width: int) -> Table:
@@ -300,7 +312,8 @@ class Passes:
         model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables[sums]
         states: list[Table] = []
         with evaluating(model):
-            known = {l: M[l] if sums == "M" else CompleteSums(self, l, Q[l], M[l]) for l in Q}
+            complete = {l: M[l] if sums == "M" else CompleteSums(self, l, Q[l], M[l]) for l in Q}
+            known = {l: Aggregated(Q[l], each) for l, each in complete.items()}
             later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
             for l in range(1, max(Q, default=0) + 1):
                 for rows in self.chunks if l in Q else ():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.engine.distributed.exchange import publish
 from lmc.engine.distributed.layer import total_of
-from lmc.engine.exact import Chunk, Chunks, GivenSums, MakeTable, Sums, cut
+from lmc.engine.exact import Aggregated, Chunk, Chunks, GivenSums, MakeTable, cut
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch, Precomputed
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
@@ -126,18 +126,22 @@ class Layered:
 
     @torch.no_grad()
     def states(
-        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums]
+        self, problem: Problem, chunks: Chunks, make: MakeTable, known: Mapping[int, Aggregated]
     ) -> Iterator[tuple[int, Table]]:
-        """(l, table of the exact states of layer l) for l = 1..L, from the ``sums`` of the layers that are in it."""
+        """(l, table of the exact states of layer l) for l = 1..L, where what some layers aggregate is ``known``."""
         previous: Table | None = None
         with evaluating(problem.model):
             for l, width in enumerate(problem.model.widths, start=1):
-                table = make(l, width)
+                table, given = make(l, width), known.get(l)
                 for rows in chunks:
-                    chunk = cut(problem, rows, l, sums.get(l))
-                    inputs = None if previous is None else previous.pull(chunk.ext)
-                    table.push(rows, _state(problem, l, chunk, inputs))
-                if l + 1 not in sums:  # with known sums, the next layer reads no row of another rank
+                    chunk = cut(problem, rows, l, given)
+                    if given is not None:
+                        t = given.rows.pull(rows)[:, : problem.model.message_widths[l]]
+                        table.push(rows, _state_of_sums(problem, l, chunk, t))
+                    else:
+                        inputs = None if previous is None else previous.pull(chunk.ext)
+                        table.push(rows, _state(problem, l, chunk, inputs))
+                if l + 1 not in known:  # with known sums, the next layer reads no row of another rank
                     publish(problem.exchange, table)
                 yield l, table
                 previous = table
@@ -234,3 +238,9 @@ def _state(problem: Problem, l: int, chunk: Chunk, previous: Tensor | CSR | None
         return state(previous, h0=previous)
     h0 = problem.encode(problem.inputs(chunk.ext), Pass())
     return state(h0 if previous is None else previous, h0=h0)
+
+
+def _state_of_sums(problem: Problem, l: int, chunk: Chunk, t: Tensor) -> Tensor:
+    """State l of a chunk's rows from the rows that layer l aggregates, whose sums the operator gives."""
+    h0 = problem.encode(problem.inputs(chunk.rows), Pass()) if problem.model.reads_input else t
+    return problem.model.layer(l)(t, chunk.operator, Pass(), h0).to(problem.dtype)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lmc.engine.distributed.exchange import publish
-from lmc.engine.exact import Chunks, MakeTable, Sums, cut
+from lmc.engine.exact import Aggregated, Chunks, MakeTable, cut
 from lmc.engine.layered import Layered
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Precomputed
@@ -51,17 +51,17 @@ class OwnForward(Layered):
         return False  # its code is not ours
 
     def states(
-        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums]
+        self, problem: Problem, chunks: Chunks, make: MakeTable, known: Mapping[int, Aggregated]
     ) -> Iterator[tuple[int, Table]]:
         tables: list[Table] = []
         for l, width in enumerate(problem.model.widths, start=1):
             table = make(l, width)
             for rows in chunks:
-                chunk = cut(problem, rows, l, sums.get(l))
+                chunk = cut(problem, rows, l, known.get(l))
                 with evaluating(problem.model), torch.no_grad():
                     stored = [t.pull(chunk.ext) for t in tables]
                     table.push(rows, next_state(problem, chunk.ext, stored, chunk.operator))
-            if l + 1 not in sums:
+            if l + 1 not in known:
                 publish(problem.exchange, table)
             tables.append(table)
             yield l, table

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lmc.engine.exact import Chunks, MakeTable, Sums, chunks_of, row_numbers
+from lmc.engine.exact import Aggregated, Chunks, MakeTable, chunks_of, row_numbers
 from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem, losses_of
 from lmc.errors import SolverWarning
@@ -89,7 +89,7 @@ class RecurrentKind(Layered):
 
     @torch.no_grad()
     def states(
-        self, problem: Problem, chunks: Chunks, make: MakeTable, sums: Mapping[int, Sums]
+        self, problem: Problem, chunks: Chunks, make: MakeTable, known: Mapping[int, Aggregated]
     ) -> Iterator[tuple[int, Table]]:
         """The fixed point, from what the table holds."""
         model, Z = recurrent_model(problem.model), make(1, problem.model.widths[0])
