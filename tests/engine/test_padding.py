@@ -99,12 +99,16 @@ def assert_equal_steps(shared: Run, copy: Batch, plain: Run, batch: Batch) -> No
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["gcn", "gcnii", "sage"])
-@pytest.mark.parametrize("method", SHARING, ids=["cluster", "imc", "imc-halo"])
+@pytest.mark.parametrize(
+    ("method", "directed"),
+    [*((method, False) for method in SHARING), *((method, True) for method in SHARING[1:])],
+    ids=["cluster", "imc", "imc-halo", "imc-directed", "imc-halo-directed"],
+)
 def test_a_step_on_the_shared_copy_is_a_step_on_the_fixed_batch(
-    method: Method, model: Callable[[Graph], Model], monkeypatch: pytest.MonkeyPatch
+    method: Method, directed: bool, model: Callable[[Graph], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmc.engine.shared_copy.WASTE", 3)
-    plain, shared = (bound(method, model(random_graph())) for _ in range(2))
+    plain, shared = (bound(method, model(random_graph()), directed) for _ in range(2))
     copies, seen = shared_copy(shared, monkeypatch), set()
     assert copies is not None
     for epoch in range(3):
