@@ -102,14 +102,17 @@ def test_runs_are_listed_newest_first_and_damaged_ones_are_named(invoke: Invoke,
     (root / "broken").mkdir(exist_ok=True)
     (root / "broken" / "config.json").write_text("{")
     (root / "other").mkdir(exist_ok=True)
+    (root / "foreign").mkdir(exist_ok=True)
+    (root / "foreign" / "config.json").write_text('{"model_type": "bert"}')
     code, said = invoke("runs", str(root))
     assert code == 0
     order = [said.index(f" {name} ") for name in ("newer", "run", "older")]
     assert order == sorted(order)
     assert "gcn:layers=2:hidden=8" in said
     assert "2/2" in said
-    assert said.count("skipped") == 1
+    assert said.count("skipped") == 2
     assert f"skipped {root / 'broken'}" in said
+    assert f"skipped {root / 'foreign'}: expected 'graph' in config.json (got none)" in said
 
 
 def test_a_folder_without_runs(invoke: Invoke, tmp_path: Path) -> None:

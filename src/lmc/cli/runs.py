@@ -18,7 +18,8 @@ HEADERS = ("run", "last write", "graph", "method", "model", "lr", "seed", "epoch
 
 
 def list_runs(root: Path) -> None:
-    """Print one line per run, the newest first; a damaged one is named and skipped."""
+    """Print one line per run, the newest first; one that is damaged, or of another program, is named and
+    skipped."""
     if not root.is_dir():
         raise ConfigError(f"expected a folder of runs (got {root}, which is none): name one, or train with `lmc train`")
     out, rows, damaged = console(), list[tuple[str, ...]]([HEADERS]), list[str]()
@@ -27,6 +28,10 @@ def list_runs(root: Path) -> None:
     for folder in sorted(folders, key=lambda folder: -written[folder]):
         try:
             rows.append(_line(str(folder.relative_to(root)), written[folder], read_run(folder)))
+        except KeyError as missing:
+            damaged.append(
+                f"skipped {folder}: expected {missing} in config.json (got none): it is damaged, or of another program"
+            )
         except (LmcError, TypeError, AttributeError, ValueError) as error:
             damaged.append(f"skipped {folder}: {' '.join(str(error).split())}")
     for line in _aligned(rows) if len(rows) > 1 else ():
