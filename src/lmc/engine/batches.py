@@ -148,9 +148,11 @@ class Batches:
 
 
 def convert_matrices(batch: Batch, dtype: torch.dtype) -> None:
-    """Convert the matrices of a batch as products with rows of this dtype read them, which else happens when they are
-    first multiplied with; with their columns by core and halo where the method reads them so. The columns of a core
-    that is the larger part, and consecutive, are converted by rows as well."""
+    """Convert the matrices of a batch to the form that products with rows of this dtype read.
+
+    Otherwise this happens at the first product. If the method reads the columns of core and halo separately, these
+    blocks are converted too. If the core is the larger part and consecutive, its columns are also converted by rows.
+    """
     c, consecutive = batch.num_core, isinstance(batch.rows, slice)
     sums = [op for op in batch.operators if isinstance(op, Aggregation)]
     # the gradient of weights that are applied before the product reads the transpose of the forward matrix

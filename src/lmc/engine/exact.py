@@ -153,7 +153,7 @@ def exact_states(
     """(l, table of the states of layer l) for l = 1..L; the model is used in evaluation mode.
 
     Args:
-        known: what layers aggregate whose caller computes it before it asks for the state.
+        known: what some layers aggregate. The caller computes it before it asks for the states of these layers.
     """
     return problem.kind.states(problem, chunks, make, known)
 

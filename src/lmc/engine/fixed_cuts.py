@@ -135,7 +135,7 @@ def _matrices_of(batch: Batch) -> list[CSR]:
     left = [P for op in batch.operators if isinstance(op, Aggregation) for P in (op.forward, op.backward)]
     while left:
         P = left.pop()
-        if P not in found:  # a matrix and its transpose may know each other
+        if P not in found:  # a matrix and its transpose may each be in the cache of the other
             found[P] = None
             left += [each for cut in _cut_beside(P).values() for each in cut]
     return list(found)

@@ -4,8 +4,8 @@ There are a few copies of fixed size (:mod:`lmc.graph.padded`), into which batch
 recordings serve all of them. The step on the copy gives the estimate of the batch itself:
 
 - a row of padding has the number n, which is that of no node: tables on the device have room for it (``PADDING_ROWS``);
-- no entry of an operator reads a row of padding, it has no label, and no entry of its own but zeros, so that its
-  adjoints are zero where parameters take their gradient from.
+- a row of padding is read by no entry of an operator, has no label, and has only zeros as entries, so that its adjoints
+  are zero wherever parameters take their gradient from.
 
 Means over the rows of a batch would count padding, so redrawn batches of models with batch norm are not padded.
 """

@@ -94,7 +94,7 @@ class Pipeline:
         return estimate
 
     def trials(self) -> list[Batch]:
-        """What steps compute on, for a trial of each kind."""
+        """One batch of every kind that steps run on, for trial steps (:func:`lmc.engine.cuda_graphs.warm_up`)."""
         return [next(self._batches.epoch(0, 0))] if self._shared is None else self._shared.trials()
 
     def prefetch(self, batch: Batch) -> None:

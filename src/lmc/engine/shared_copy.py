@@ -5,9 +5,9 @@ there is one copy of fixed size (:mod:`lmc.graph.padded`), to which a batch is c
 
 - Batches without a halo have nearly the same size, and so have those whose method draws as many halo rows as core rows
   (``Setup.draws_halo``). They share the copy for good.
-- Batches with a whole halo differ more, and their padding is computed in every step. Where an epoch has many short
-  steps, recording all of them takes as long as many epochs. They then share the copy at first, and get recordings of
-  their own after so many epochs that these pay.
+- Batches with a whole halo, which holds all neighbours of the core, differ more in size, and their padding is computed
+  in every step. Where an epoch has many short steps, recording all of them takes as long as many epochs. They then
+  share the copy at first, and get recordings of their own after as many epochs as it takes for these to pay off.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lmc.models.activation import Activation, BatchNorm
 from lmc.sampling import Clusters
 
 WASTE = 1.15
-"""Rows, and entries, of the largest batch over those of an average one up to which batches without a halo, or with a
-drawn one, share a copy."""
+"""Batches without a halo, or with drawn halo rows, share a copy if the largest batch has at most this many times the
+rows, and the entries, of an average one."""
 
 MANY, SHORT = 16, 4e7
 """Batches with a whole halo share the copy at first where there are so many of them, and where their rows, times the
@@ -132,7 +132,7 @@ class SharedCopy:
             yield batch
 
     def trials(self) -> list[Batch]:
-        """A batch of every kind that steps compute on."""
+        """One batch of every kind that steps run on: a batch as it is, the shared copy, or both."""
         self._share([0])
         copy = self.copy_of(self._batches[0])
         whole = [self._as_it_is(0)] if copy is None or self._own is not None else []

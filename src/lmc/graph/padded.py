@@ -92,7 +92,7 @@ class PaddedExtractor(Extractor):
 
     Args:
         P: a matrix with an empty row n (:func:`with_empty_row`).
-        sizes: to which the number of halo rows, or of entries, of everything that is cut is added, with its limit.
+        sizes: a list that receives, for everything that is cut, the number of its halo rows or entries and the limit.
     """
 
     def __init__(self, P: CSR, room: Room | Counted, sizes: list[tuple[Tensor, int]]) -> None:

@@ -137,7 +137,7 @@ def cut(
     """Row pointers, columns and values of the block [rows, columns], and the number of its entries.
 
     Args:
-        row: is -1 for every node, and is used.
+        row: scratch memory with one number per node, -1 before and after the call.
         room: the entries that there is room for. Those that are not needed are zeros, which belong to the rows of
             padding, whose number is that of the last node; None: no more than are needed.
     """

@@ -10,7 +10,7 @@ from lmc.kernels.availability import tl, triton, triton_available
 ROWS = 16
 """Rows that a program adds up at a time."""
 MAX_PROGRAMS = 512
-"""Programs that share the rows of a sum, at most."""
+"""The largest number of programs that share the rows of a sum."""
 PARTS, COLUMNS = 512, 16
 """Sums of programs that are added up at a time, and their columns that one program adds up."""
 

@@ -171,8 +171,9 @@ def trust(R2: Tensor, place: Tensor, part: Tensor) -> Tensor:
 
     The tables miss a share 1 - R2 of a row (R2 is the lesser of this batch's newest measurement and the mean over all
     batches), and a halo row takes 1 - x of its message from them, x = deg_local / deg_global. With part = (1 - x)^2 its
-    state misses e = part (1 - R2): tau is 1 up to e = 0.1 and 0 from 0.15 on. A ramp, not a power: where the tables
-    predict well nothing is given up, and where following stale adjoints would make the tables worse it stops.
+    state misses e = part (1 - R2): tau is 1 up to e = 0.1 and 0 from 0.15 on. A ramp is used and not a power of e, so
+    that adjoints keep their full weight where the tables predict well, and have none where stale adjoints would make
+    the tables worse.
     """
     e = part * (1 - torch.minimum(R2[place], R2.mean()))
     return (3 - 20 * e).clamp(0, 1)
@@ -260,7 +261,7 @@ class Completion(Around):
 
 @dataclass(frozen=True)
 class CMC(HistoryMethod):
-    """Complete messages for core and halo rows alike, forward; backward, adjoints weighted by the measured trust.
+    """Complete messages of core and halo rows in the forward pass, and adjoints weighted by trust in the backward pass.
 
     Every step sees, on the core rows, both the stored and the fresh value of T, so how well the tables predict is known
     for free, and the adjoints of halo rows are weighted accordingly (:func:`trust`). There is no hyper-parameter.

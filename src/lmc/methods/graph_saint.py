@@ -56,7 +56,7 @@ class GraphSAINT(SamplingMethod):
         sampler: "walk" (random walks from uniform roots), "edge" (by 1 / deg(u) + 1 / deg(v)), "node" (by |P[:, v]|^2).
         size: roots, edges or nodes drawn for a subgraph; by default so many that a quarter of the nodes is aimed at.
         walk_length: steps of a walk.
-        coverage: subgraphs are drawn in advance until every node was met so often in the mean.
+        coverage: subgraphs are drawn in advance until a node has occurred this many times on average.
     """
 
     sampler: str = "walk"

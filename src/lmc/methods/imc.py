@@ -14,8 +14,8 @@ In a step on the core rows B, with t the rows to sum, h the same rows before dro
     S = M - P Q                                               what came from outside at the sweep
     m = P t + S C                                             inside exactly, outside by the map
 
-J picks the columns of Q that are the rows T themselves: C minimises |Q C - h|^2 + lambda |C - J|^2, and at a fresh
-sweep, where h = T = Q J, it is J for every lambda, so that m is exact. (TOP, whose Q are not those rows, has no J.)
+J selects the columns of Q that hold the aggregated rows T. C minimises |Q C - h|^2 + lambda |C - J|^2. At a fresh
+sweep, where h = T = Q J, C is J for every lambda, so that m is exact. (The Q of TOP does not hold T, and TOP has no J.)
 Large batches have more rows than a map of r columns needs: in C, K and dh, Q and h are then every k-th row
 (:mod:`lmc.methods.maps`, which computes K and lambda J).
 
@@ -119,7 +119,7 @@ def _fill_feature_sums(exact: ExactPasses) -> None:
 
 
 def _columns(basis: str, model: Model, features: int) -> dict[int, int]:
-    """r, the columns of Q, by layer, where there are so many columns of P X that may join the basis."""
+    """r, the number of columns of Q, by layer; up to ``features`` columns of P X may join the basis."""
     widths = model.message_widths
     few = max(0, FEW_COLUMNS - max(widths.values(), default=0))
     most = {"T+X1": features, "auto": min(few, features)}.get(basis, 0)

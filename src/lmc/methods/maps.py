@@ -27,8 +27,8 @@ SLOTS = 64
 """Gram matrices that are inverted at a time."""
 
 ROWS_PER_COLUMN = 20
-"""Fitted rows of a batch per column of Q below which lambda grows, with the square of what is missing, and down to
-which rows of an average batch are left out of the fit."""
+"""Fitted rows of a batch per column of Q. With fewer, lambda grows with the square of the ratio of this number to the
+rows that there are. Of a larger average batch, rows are left out of the fit until this number remains."""
 
 
 def columns_of(numbers: Mapping[str, Tensor], l: int) -> int:
@@ -49,7 +49,7 @@ def mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
 
 
 def stride(problem: ProblemView, numbers: Mapping[str, Tensor], l: int) -> int:
-    """k: every k-th row of a batch is fitted to, of an average batch :data:`ROWS_PER_COLUMN` for each column."""
+    """k: maps are fitted to every k-th row, k as large as ROWS_PER_COLUMN rows per column of a mean batch allow."""
     return max(1, int(mean_size(problem, numbers) / (ROWS_PER_COLUMN * columns_of(numbers, l))))
 
 
@@ -102,7 +102,7 @@ class Fit:
     Args:
         ridge: lambda over the mean of the Gram matrix' diagonal, for batches with enough rows
             (:data:`ROWS_PER_COLUMN`).
-        towards_sweep: lambda pulls the map towards J; else towards 0, where no column of Q is a row of the sweep.
+        towards_sweep: lambda pulls the map towards J. False: towards 0, if Q does not hold the rows of the sweep.
     """
 
     ridge: float

@@ -79,7 +79,7 @@ class Traits:
         keeps_batches: fixed batches are small enough to be kept on the device.
         pads_batches: a step ignores rows of padding, whose number is that of no node (:mod:`lmc.engine.padding`), on
             "all" graphs, on "plain" ones (undirected, without weights), or on "none".
-        measures_every: the step on every so-many-th batch measures something and differs from the others.
+        measures_every: k, where the step on every k-th batch also measures something and so differs from the others.
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
         history_update_probability: on a recurrent model with dropout, the share of steps that run without dropout and
@@ -89,7 +89,7 @@ class Traits:
             U = P^T V where transposed.
         shared_numbers: numbers with one column per batch of which the method reads all columns.
         row_numbers: numbers with one entry per node, which change with the rows of the tables.
-        replicated_numbers: numbers that every rank of a distributed run has the same of.
+        replicated_numbers: numbers that are the same on every rank of a distributed run.
     """
 
     name: str
@@ -208,7 +208,7 @@ class ProblemView(Protocol):
         """x = deg_local / deg_global of the halo, the last rows of the block P, [num_halo, 1]."""
 
     def renormalise(self, block: CSR) -> CSR:
-        """P on the subgraph that ``block`` is the pattern of, as if there were nothing else."""
+        """The aggregation matrix of the subgraph whose pattern is ``block``, normalised as a graph of its own."""
 
     def of_layer(self, l: int) -> ProblemView:
         """The same with the matrix of layer l as P."""
@@ -217,7 +217,7 @@ class ProblemView(Protocol):
         """What the encoder reads for these rows."""
 
     def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
-        """h^0."""
+        """The encoded input h^0 of rows ``x`` of :meth:`inputs`."""
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """w_i loss_i / (sum of w over labelled nodes) of the leading rows of a batch, zero where a row is not labelled,

@@ -1,4 +1,4 @@
-"""What methods share whose batches grow from seeds: the training nodes, in random order."""
+"""The common part of methods whose batches grow from seeds, which are the training nodes in random order."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ UNBIASED_AGGREGATION = "unbiased aggregation"
 
 @dataclass(frozen=True)
 class SampledTraits(Traits):
-    """The traits of methods that sample: the gradient of a batch is plain autograd of the sampled computation, so every
-    computed row counts; each layer reads other rows, so nothing is prefetched; sampled entries of P are weighed by sums
-    of them, so they are not rounded to bfloat16; and they are drawn without the features of their edges."""
+    """The traits of methods that sample.
+
+    The gradient of a batch is plain autograd of the sampled computation, so every computed row contributes to it. Each
+    layer reads other rows, so nothing is prefetched. Sampled entries of P are weighed by sums of them, so they are not
+    rounded to bfloat16. They are drawn without the features of their edges.
+    """
 
     facts: frozenset[str] = frozenset()
     reads: tuple[str, ...] = ()

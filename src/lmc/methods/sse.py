@@ -23,11 +23,11 @@ class SSE(HistoryMethod, RecurrentRules):
         H = relu(P H[ext] W^T + b(X))                                             the operator once more, with gradient
         V = 1[Z > 0] * (P_in^T (1[Z > 0] * dL/dH) W + dL/dH)                      ONE message-passing step in backward
 
-    The adjoint is the first-order approximation I + J of (I - J)^-1, within the core. So it is exact on no part, and
-    claims no fact.
+    The adjoint is the first-order approximation I + J of (I - J)^-1 within the core. So the method is not even exact on
+    one part, and it claims no fact.
 
-    Departure: the operator is RecGCN's, and each step makes one update of its own core rows instead
-    of several of other samples, so that methods differ in the estimate alone.
+    Departure: the operator is RecGCN's. Each step makes one update of its own core rows instead of several updates of
+    other samples, so that methods differ in the estimate alone.
 
     Args:
         momentum: weight of the new value in the running average.

@@ -64,12 +64,12 @@ class VRGCN(NodeWise):
 
         m = P_hat (t - T) + P T
 
-    The mean is P t whatever T holds, and the variance goes with the distance of T from t. T is written with every row
-    that a step computes. With dropout (the paper's CVD) the histories hold undropped rows, and what dropout adds is
+    The mean is P t whatever T holds, and the variance grows with the distance of T from t. A step writes every row that
+    it computes to T. With dropout (the paper's CVD) the histories hold rows before dropout, and what dropout adds is
     sampled with the factor sqrt(d / k), which keeps its variance: m = noise(t - mean) + P_hat (mean - T) + P T.
 
-    Departure: the mean of a row is taken given the masks of the layers below it, where the paper carries a second,
-    undropped forward pass.
+    Departure: the mean of a row is conditioned on the dropout masks of the layers below it. The paper computes a second
+    forward pass without dropout.
 
     Args:
         first_layer: "complete" is the paper's preprocessing: P X once, with the features' dropout, where there is one,

@@ -1,4 +1,4 @@
-"""By how much W of a recurrent model has changed since a row of the histories was stored.
+"""The change of the weights W of a recurrent model since each row of the histories was stored.
 
 A stored state is outdated by what the optimiser did since, and by nothing else: where it left W alone, states are read
 as they are. The path length of W, |W - W'| / |W| summed over the steps, is one number for all rows, and its value when

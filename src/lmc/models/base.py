@@ -43,8 +43,8 @@ class Layer(nn.Module, ABC):
     """Whether the layer completes halo rows from their stored states, so that their Jacobian is exact all the same."""
     affine_of: tuple[()] | tuple[Literal["sums"]] | tuple[Literal["sums"], Literal["rows"]] = ()
     """What s^l is an affine function of, row by row: the sums P t, or the sums and the rows h^{l-1}. Empty where it
-    depends on anything else, or otherwise. A step may call ``forward`` once more, with rows that belong to no node and
-    an operator that knows their sums, to get the statistics of s^l over all nodes."""
+    depends on anything else, or is not affine. A step may call ``forward`` once more, with rows that belong to no node
+    and an operator that holds their sums, to get the statistics of s^l over all nodes."""
 
     @abstractmethod
     def forward(self, h: Tensor | CSR, P: Operator, p: Pass, h0: Tensor | CSR) -> Tensor:

@@ -70,8 +70,8 @@ class Pass:
         grad_from_halo: weights that are applied before the aggregation take their gradient from every row that the
             aggregation reads. This is right where the adjoint of a halo row comes from core rows alone and is not
             passed on (GAS). The gradient is then that of weights after the aggregation, taken from core rows.
-        num_real: where the last core rows, and halo rows, may be padding, which statistics leave out, the number of the
-            others, [1] or [2].
+        num_real: the number of core rows, and of halo rows, that are not padding, [1] or [2]; statistics leave padding
+            out. None: these numbers are not needed.
         total: the sum of a value over the ranks, which together compute all rows; None: there are no others.
     """
 

@@ -35,8 +35,8 @@ class StepWrite:
 
 @dataclass(eq=False)
 class PendingWrite:
-    """What one step pushed: ``rows``, one after the other in ``cache``, which is ``in_place`` the begin of the cache
-    that the rows were delivered in.
+    """What one step pushed: ``rows``, one after the other in ``cache``. With ``in_place``, ``cache`` is the beginning
+    of the cache in which the rows were delivered to the step.
 
     ``packed`` completes when the cache holds the rows; ``written``, once they are sent, when the host table does,
     except for rows in the caches ``left_out``, which later steps pushed again. ``replaces``: the cache of the rows that

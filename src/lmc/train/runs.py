@@ -1,4 +1,4 @@
-"""Runs as things: the model of a run folder, and the names of folders."""
+"""Run folders: load the model of a run, and name, find and clear folders."""
 
 from __future__ import annotations
 
