@@ -805,6 +805,22 @@ MUTANTS = (
         ("engine/test_padding.py",),
     ),
     Mutant(
+        "shared-copy-without-the-halo-of-later-batches",
+        "engine/shared_copy.py",
+        "closed = not room.halo",
+        "closed = False",
+        "that the batches seen first have no halo says nothing of the others",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
+        "shared-copy-of-any-size",
+        "engine/shared_copy.py",
+        "wasteful = rows > most[0] or room.of(rows, rows) > most[1]",
+        "wasteful = False",
+        "one large batch does not make the steps of all others long",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
         "imc-loss-of-halo-rows",
         "engine/layered.py",
         "            losses = losses[: batch.num_core]",

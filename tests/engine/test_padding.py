@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -196,13 +198,78 @@ def test_which_fixed_batches_share_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
         run = IMC(clusters_per_batch=2, halo=0.0).bind(g, scrambled(model), parts)
         assert (shared_copy(run, monkeypatch) is None) == applied_by_itself
     run = GAS(clusters_per_batch=2).bind(g, scrambled(MODELS[0](g)), parts)
-    rows = max(batch.num_core + batch.num_halo for batch in run.batches())
+    room = shared_room(run.problem, run.source)
+    assert room is not None
+    rows = room.core + room.halo
     for most, shares in ((rows * 18, True), (rows * 18 - 1, False)):  # 18: the widths of all layers
         monkeypatch.setattr("lmc.engine.shared_copy.SHORT", most)
         assert (shared_copy(run, monkeypatch) is not None) == shares
     monkeypatch.setattr("lmc.engine.shared_copy.SHORT", rows * 18)
-    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 3)  # of two batches
-    assert shared_room(run.problem, run.source) is None
+    for name, value in (("MANY", 3), ("HALO_WASTE", 1)):  # of two batches; the room is larger than the mean
+        with monkeypatch.context() as patch:
+            patch.setattr(f"lmc.engine.shared_copy.{name}", value)
+            assert shared_room(run.problem, run.source) is None
+
+
+def with_a_closed_part() -> tuple[Graph, torch.Tensor]:
+    """Four parts with as many rows and inner edges each; no edge leaves the last one."""
+    draw, i = torch.Generator().manual_seed(0), torch.arange(60)
+    part, (source, target) = i // 15, torch.randint(60, (2, 150), generator=draw)
+    inside = [torch.stack([i, part * 15 + (i + k) % 15]) for k in (1, 2, 3)]
+    between = (part[source] != part[target]) & (source < 45) & (target < 45)
+    edges = torch.cat([*inside, torch.stack([source, target])[:, between]], 1)
+    x, y = torch.randn(60, 5, generator=draw).double(), torch.randint(3, (60,), generator=draw)
+    return Graph.from_edges(edges, x, y, train=torch.ones(60, dtype=torch.bool), symmetrise=True), part
+
+
+@pytest.mark.parametrize("seen", [1, 4])
+@pytest.mark.parametrize("method", [GAS(), LMC4Conv(), CMC()], ids=lambda m: m.traits.name)
+def test_a_halo_is_kept_where_some_batches_have_none(
+    method: Method, seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmc.engine.padding.SEEN", seen)
+    g, part = with_a_closed_part()
+    for closed in range(4):  # whichever batch is the first of an epoch
+        plain, shared = (
+            replace(method, clusters_per_batch=1).bind(g, scrambled(MODELS[0](g)), (part + closed) % 4)
+            for _ in range(2)
+        )
+        copies, with_halo = shared_copy(shared, monkeypatch), 0
+        for run in (plain, shared):
+            run.refresh()
+        batches = shared.batches(0) if copies is None else copies.epoch(0, 0)
+        for batch, want_of in zip(batches, plain.batches(0), strict=True):
+            with_halo += want_of.num_halo > 0
+            copy = None if copies is None else copies.copy_of(batch)
+            assert_equal_steps(shared, copy or batch, plain, want_of)
+        assert with_halo == 3
+
+
+def test_a_shared_copy_is_freed_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = bound(SHARING_AT_FIRST[0], MODELS[0](random_graph()))
+    copies = shared_copy(run, monkeypatch)
+    assert copies is not None
+    assert len(list(copies.epoch(0, 0))) == 3
+    kept = weakref.ref(copies)
+    gc.disable()  # a reference cycle would keep the memory of all batches until the collector runs
+    try:
+        del copies
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_a_trial_of_the_copy_where_the_first_batch_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = bound(SHARING_AT_FIRST[0], MODELS[0](random_graph()))
+    monkeypatch.setattr("lmc.engine.shared_copy.ignores_padding", lambda *_: True)
+    monkeypatch.setattr("lmc.engine.shared_copy.MANY", 2)
+    room, halos = shared_room(run.problem, run.source), [batch.num_halo for batch in run.source.fixed()]
+    assert room is not None
+    smaller = [halo for halo in halos if halo < halos[0]]
+    assert smaller
+    whole, copy = SharedCopy(run.source, replace(room, halo=max(smaller))).trials()
+    assert isinstance(whole.rows, slice)
+    assert copy.num_real is not None
 
 
 def test_a_batch_of_an_epoch_that_was_left_has_no_copy() -> None:

@@ -252,23 +252,25 @@ def recorded(device: torch.device, cut: Callable[[], T]) -> Callable[[], T]:
 def room_of(batches: Batches) -> Room:
     """Room for the batches of a run, which are redrawn."""
     sizes = sorted(torch.tensor(batches.clusters.offsets).diff().tolist())
-    return room_seen(batches, int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1, MARGIN)
+    return room_seen(batches, int(CORE_MARGIN * sum(sizes[-batches.clusters.per_batch :])) + 1, MARGIN)[0]
 
 
-def room_seen(batches: Batches, core: int, margin: float) -> Room:
-    """Room for ``core`` core rows, and for ``margin`` times what the first batches need around them."""
-    halo, entries = 0, dict[tuple[str, str], int]()
+def room_seen(batches: Batches, core: int, margin: float) -> tuple[Room, Tensor]:
+    """Room for ``core`` core rows, and for ``margin`` times what the first batches need around them; and the rows and
+    entries of these batches, [batches, 2]."""
+    halo, entries, seen = 0, dict[tuple[str, str], int](), []
     for parts in batches.clusters.epoch(0)[:SEEN]:
         batch = batches.make(batches.clusters.core(parts), 1.0)
         halo = max(halo, batch.num_halo)
         P, c = batches.problem.blocks.induced(batch.ext), batch.num_core
+        seen.append((P.num_rows, P.nnz))
         number = torch.bincount(2 * (P.row_index() >= c) + (P.indices >= c), minlength=4).tolist()
         pairs = [(a, b) for a in ("core", "halo") for b in ("core", "halo")]
         for (a, b), found in zip(pairs, number, strict=True):
             for pair in ((a, b), (b, a)):  # a block of the transpose needs as much
                 entries[pair] = max(entries.get(pair, 0), int(margin * found) + 1)
     halo = int(margin * halo) + 2 if halo else 0
-    return Room(core, halo + (halo == core), entries)
+    return Room(core, halo + (halo == core), entries), torch.tensor(seen)
 
 
 def rows_of_parts(parts: Tensor, offsets: Tensor, room: int, n: int) -> Tensor:

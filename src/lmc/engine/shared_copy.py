@@ -37,6 +37,10 @@ MANY, SHORT = 16, 4e7
 widths of all layers, are at most so many numbers. With fewer batches all recordings take about 0.1 s; a longer step
 loses more by its padding than a recording takes."""
 
+HALO_WASTE = 2.0
+"""Batches with a whole halo share no copy that has more than this many times the rows, or the entries, of an average
+one."""
+
 FIRST_OWN, SPREAD = 64, 16
 """The epoch from which on they get recordings of their own, a few in each of so many epochs. On one H200 (arxiv-like in
 20 and 80 batches, GAS, LMC4Conv and CMC) recordings take as long as the padding of 60 to 140 epochs."""
@@ -59,17 +63,29 @@ def shared_room(problem: Problem, batches: Batches) -> Room | None:
         return None  # statistics that would count padding
     if norms and int(cores.amin()) < 2:
         return None  # a single row has no statistics
-    first = batches.make(clusters.core(clusters.epoch(0)[0]), 1.0)
-    if first.num_halo and not drawn:
-        size = first.ext.numel() * sum(problem.model.widths)
-        shares = clusters.num_batches >= MANY and size <= SHORT
-        return room_seen(batches, int(cores.amax()) + 1, 1.0) if shares else None
+    if batches.tables and not batches.method.traits.grad_from_all_rows:  # GAS, LMC4Conv, CMC: tables of a whole halo
+        return _room_with_halo(batches, int(cores.amax()) + 1)
     sizes = _sizes_with_halo(batches) if drawn else _sizes(problem, clusters)
     if bool((sizes.amax(1) > WASTE * sizes.double().mean(1)).any()):
         return None
     core, halo, entries = sizes.amax(1).tolist()
     others = dict.fromkeys([("core", "halo"), ("halo", "core"), ("halo", "halo")], 0)
     return Room(core + 1, halo + 1 if drawn else 0, {("core", "core"): entries, **others})
+
+
+def _room_with_halo(batches: Batches, core: int) -> Room | None:
+    """Room for batches of at most ``core`` rows and a whole halo; None where they share no copy."""
+    clusters, widths = batches.clusters, sum(batches.problem.model.widths)
+    if clusters.num_batches < MANY:
+        return None
+    first = batches.make(clusters.core(clusters.epoch(0)[0]), 1.0)
+    if first.ext.numel() * widths > SHORT:
+        return None
+    room, seen = room_seen(batches, core, 1.0)
+    rows, most = room.core + room.halo, HALO_WASTE * seen.double().mean(0)
+    wasteful = rows > most[0] or room.of(rows, rows) > most[1]
+    closed = not room.halo  # the batches that were seen have no halo; others may have one
+    return None if closed or wasteful or rows * widths > SHORT else room
 
 
 def _sizes(problem: Problem, clusters: Clusters) -> Tensor:
@@ -133,8 +149,12 @@ class SharedCopy:
 
     def trials(self) -> list[Batch]:
         """One batch of every kind that steps run on: a batch as it is, the shared copy, or both."""
-        self._share([0])
-        copy = self.copy_of(self._batches[0])
+        copy = None
+        for slot in range(self._whole.num_batches):  # the first batch that fits the copy, which is nearly always slot 0
+            self._share([slot])
+            copy = self.copy_of(self._batches[slot])
+            if copy is not None:
+                break
         whole = [self._as_it_is(0)] if copy is None or self._own is not None else []
         return [*whole, *([] if copy is None else [copy])]
 
@@ -167,7 +187,7 @@ class SharedCopy:
                 self._batches[slot] = self._alone(slot, None)
                 continue
             first, stop = self._bounds[slot : slot + 2]
-            cut_again = partial(self._as_it_is, slot)
+            cut_again = partial(self._whole.make, slice(first, stop), weight, slot)
             batch = DrawnBatch(cut_again, stop - first, sizes[0], slot, weight, graph, fixed=True)
             self._batches[slot], self._from[batch], self._counted[batch] = batch, packed, sizes
 
