@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_geometric.utils import subgraph
+from torch_geometric.utils import k_hop_subgraph, subgraph
 
-from helpers import CONVOLUTIONAL, make, model_for, parts_of, random_graph
-from lmc.errors import GraphError
+from helpers import CONVOLUTIONAL, make, model_for, parts_of, random_graph, weighted_graph
 from lmc.graph import CSR
 from lmc.methods import GAS, LMC4Conv, ShaDow
 from lmc.models import GCN
@@ -38,7 +37,7 @@ def test_a_batch_has_the_form_of_a_pyg_loader(method: GAS | LMC4Conv, sparse_fea
     assert sorted(torch.cat(cores).tolist()) == list(range(40))
 
 
-@pytest.mark.parametrize("name", [name for name in CONVOLUTIONAL if name != "shadow"])
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_batches_of_every_method_can_be_converted(name: str) -> None:
     g = random_graph()
     run = CONVOLUTIONAL[name]().bind(g, make(model_for(name), g))
@@ -46,9 +45,23 @@ def test_batches_of_every_method_can_be_converted(name: str) -> None:
     assert data.x.shape[0] == data.n_id.numel() == data.y.shape[0]
 
 
-def test_a_batch_with_a_node_twice_is_refused() -> None:
-    g = random_graph()
-    batch = next(ShaDow().bind(g, make("gcn", g)).batches())
+def test_a_node_in_several_subgraphs_has_the_edges_of_each() -> None:
+    g = weighted_graph()
+    run = ShaDow(depth=1, fanouts=40, batch_size=5).bind(g, make("gcn", g))
+    batch, adjacency = next(run.batches()), g.adj.to_dense()
     assert batch.ext.unique().numel() < batch.ext.numel()
-    with pytest.raises(GraphError, match="every node once"):
-        batch.to_data()
+    data = batch.to_data()
+    assert data.validate()
+    found = []
+    for root in range(data.batch_size):
+        rows, edges, _, inside = k_hop_subgraph(root, 1, data.edge_index, num_nodes=data.num_nodes)
+        nodes = data.n_id[rows]
+        own = int(data.n_id[root])
+        assert sorted(nodes.tolist()) == sorted([own, *adjacency[own].nonzero().flatten().tolist()])
+        between = torch.zeros_like(adjacency)
+        between[data.n_id[edges[1]], data.n_id[edges[0]]] = data.edge_weight[inside]
+        want = torch.zeros_like(adjacency)
+        want[nodes.unsqueeze(1), nodes] = adjacency[nodes.unsqueeze(1), nodes]
+        assert torch.equal(between, want)
+        found.append(rows)
+    assert sorted(torch.cat(found).tolist()) == list(range(data.num_nodes))

@@ -99,15 +99,24 @@ class Batch:
     def _edges(self) -> CSR:
         """The adjacency between rows of the batch, in batch numbering."""
         adj, ext = self._graph().adj, self.ext
-        if ext.unique().numel() < ext.numel():
-            raise GraphError(
-                "expected a batch with every node once (got a node in several subgraphs): read the operators instead"
-            )
+        entries = adj.select_rows(ext)
+        if ext.unique().numel() < ext.numel():  # a node has a row in each subgraph that it belongs to
+            return self._within_subgraphs(entries)
         row = torch.full((adj.num_rows,), -1, dtype=torch.int64, device=ext.device)
         row[ext] = torch.arange(ext.numel(), device=ext.device)
-        entries = adj.select_rows(ext)
         columns = row[entries.indices.long()]
         return replace(entries, indices=columns, _cache={}).filtered(columns >= 0)
+
+    def _within_subgraphs(self, entries: CSR) -> CSR:
+        """Those ``entries`` of the adjacency that the first operator has, whose subgraphs are not connected."""
+        first = self.operators[0]
+        assert isinstance(first, Aggregation)
+        P, n = first.forward, entries.num_cols
+        known, order = (P.row_index() * n + self.ext[P.indices.long()]).sort()
+        wanted = entries.row_index() * n + entries.indices
+        at = torch.searchsorted(known, wanted).clamp(max=known.numel() - 1)
+        columns = P.indices.long()[order[at]]
+        return replace(entries, indices=columns, _cache={}).filtered(known[at] == wanted)
 
     @cached_property
     def edge_index(self) -> Tensor:
