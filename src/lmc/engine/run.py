@@ -111,9 +111,10 @@ class Run:
 
     def __repr__(self) -> str:
         graph, name = self.graph, (self.schedule or self.method).traits.title
+        batches, epochs = f"{len(self)} batch{'es' * (len(self) != 1)}", f"{self.epoch} epoch{'s' * (self.epoch != 1)}"
         return (
-            f"Run({name} on {graph.name!r} ({graph.num_nodes:,} nodes), {self.problem.model!r}, {len(self)} batches "
-            f"an epoch, {self.epoch} epochs begun, {self.problem.device})"
+            f"Run({name} on {graph.name!r} ({graph.num_nodes:,} nodes), {self.problem.model!r}, {batches} an epoch, "
+            f"{epochs} begun, {self.problem.device})"
         )
 
     @property
