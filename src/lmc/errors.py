@@ -19,6 +19,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DistributedError",
     "DivergenceError",
     "FileError",
     "GraphError",

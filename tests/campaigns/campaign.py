@@ -1,8 +1,8 @@
 """The campaigns of faults and bad inputs: kills, faults, damage, generated inputs, misuse and a soak test.
 
-    python tests/campaigns/campaign.py                    run all (about 15 minutes on 2 cores; ``make campaign``)
+    python tests/campaigns/campaign.py                    run all but ranks (part of ``make campaign``)
     python tests/campaigns/campaign.py --only damage      run one of them
-    python tests/campaigns/campaign.py --only ranks       faults of distributed runs, which the first command leaves out
+    python tests/campaigns/campaign.py --only ranks       faults of distributed runs
     python tests/campaigns/campaign.py --share 0.02       run a fixed share of the cases, in this process
 
 Every case is a function of its number, so that a wrong one can be run again: ``--only kills --case 17``. The outcome of
