@@ -5,18 +5,21 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
 from helpers import parts_of, random_graph, scrambled, weighted_graph
 from lmc.engine import Run
+from lmc.engine.fixed_cuts import tensors_of
 from lmc.engine.padding import Padding, room_of
 from lmc.engine.shared_copy import SharedCopy, shared_room
-from lmc.graph import Batch, Graph, PaddedExtractor, Precomputed, live_tensors
+from lmc.graph import Aggregation, Batch, Graph, PaddedExtractor, Precomputed, live_tensors
 from lmc.methods import CMC, GAS, IMC, ClusterGCN, LMC4Conv, Method
+from lmc.methods.protocol import Layout, ProblemView, Traits, operators
 from lmc.models import GCN, GCNII, SAGE, Model
 from lmc.models.activation import BatchNorm
 from lmc.stores import Placement
@@ -149,9 +152,13 @@ def test_batches_with_a_halo_share_the_copy_at_first(
                     if not isinstance(got, Precomputed):
                         assert torch.equal(got.forward.to_dense(), want.forward.to_dense())
     assert alone == [0, 2, 3, 3]  # slots 0 and 2, then slot 1 of three batches
-    later = next(copies.epoch(4, 0))
-    assert later.fixed  # in a run that is resumed there, as in this one
-    assert copies.copy_of(later) is None
+    resumed = shared_copy(shared, monkeypatch)
+    assert resumed is not None
+    for batch, want_of in zip(resumed.epoch(4, 0), copies.epoch(4, 0), strict=True):
+        assert batch.fixed
+        assert resumed.copy_of(batch) is None
+        for got, want in zip(tensors_of(batch), tensors_of(want_of), strict=True):
+            assert torch.equal(got, want), "a run that is resumed here sums in another order"
 
 
 def test_fixed_batches_that_need_more_room_have_recordings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +172,29 @@ def test_fixed_batches_that_need_more_room_have_recordings_of_their_own(monkeypa
         batches = list(copies.epoch(0, 0))
         assert [copies.copy_of(batch) for batch in batches] == [None] * len(batches)
         assert all(batch.fixed and isinstance(batch.rows, slice) for batch in batches)
+
+
+@dataclass(frozen=True)
+class WithoutTables(ClusterGCN):
+    """A method of a user, which computes a whole halo and stores nothing."""
+
+    traits: ClassVar[Traits] = replace(ClusterGCN.traits, name="without-tables", pads_batches="all")
+
+    def layout(self, problem: ProblemView, core: torch.Tensor) -> Layout:
+        halo = problem.halo(core)
+        ext = torch.cat([core, halo])
+        return Layout(halo, operators(problem, ext.numel(), Aggregation.exact(problem.blocks.induced(ext))))
+
+
+def test_a_halo_is_kept_where_a_method_has_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmc.engine.shared_copy.WASTE", 3)
+    plain, shared = (bound(WithoutTables(clusters_per_batch=2), MODELS[0](random_graph())) for _ in range(2))
+    copies = shared_copy(shared, monkeypatch)
+    assert copies is not None
+    for batch, want_of in zip(copies.epoch(0, 0), plain.source.epoch(0, 0), strict=True):
+        assert batch.num_halo == want_of.num_halo > 0
+        assert copies.copy_of(batch) is None
+        assert_equal_steps(shared, batch, plain, want_of)
 
 
 def test_a_trial_of_every_kind_of_step(monkeypatch: pytest.MonkeyPatch) -> None:

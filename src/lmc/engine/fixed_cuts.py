@@ -35,20 +35,22 @@ class PaddedCut:
         self._drawn = [batch.halo for batch in batches.fixed()] if batches.method.setup.draws_halo else None
         self._none, self._halo = batches.problem.num_nodes, self._parts.new_empty(room.halo)
         halo = None if self._drawn is None else self._halo
-        self._counts = room.halo > 0 and self._drawn is None
         self._found: dict[int, Tensor] = {}
-        self._limits: list[int] = []
         self._padded = Padded(batches, room)  # kept: the recording reads its memory
         self._set(0)
         self._replay = recorded(device, lambda: self._padded.cut(self._parts, 0, halo))
+        _, _, self._limits = self._replay()
+        # a halo is listed before blocks are cut; a layout may ask for one where there is no room
+        self._counts = self._drawn is None and self._limits[0] == room.halo
 
     def __call__(self, slot: int) -> tuple[Batch, Tensor]:
         """The batch with padding, and the numbers of its core rows, and of its halo rows, that are not padding."""
         self._set(slot)
-        batch, needed, self._limits = self._replay()
+        batch, needed, _ = self._replay()
         num_real = self._num_core[slot : slot + 1]
         if self._counts:
-            self._found[slot], num_real = needed.clone(), torch.cat([num_real, needed[:1]])
+            self._found[slot] = needed.clone()
+            num_real = torch.cat([num_real, needed[:1]]) if self._halo.numel() else num_real
         return batch, num_real
 
     def _set(self, slot: int) -> None:

@@ -171,11 +171,11 @@ class Problem:
 
         On a directed graph a degree counts the edges of both directions, so that one x serves both passes.
         """
-        deg_local, deg_global = P.degrees()[P.num_rows - halo.numel() :] - 1, self.P.degrees()[halo] - 1
+        deg_local, deg_global = P.degrees()[P.num_rows - halo.numel() :] - 1, self.P.degrees(halo) - 1
         if self.graph.directed:
             first = P.num_rows - halo.numel()
             deg_local = deg_local + P.t().degrees()[first:] - 1
-            deg_global = deg_global + self.P.t().degrees()[halo] - 1
+            deg_global = deg_global + self.P.t().degrees(halo) - 1
         if self.exchange is not None:  # neighbours of mirrors may be elsewhere
             deg_global = self.exchange.degree[halo]
         return (deg_local.to(self.accumulate_dtype) / deg_global).unsqueeze(1)

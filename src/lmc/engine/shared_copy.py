@@ -140,11 +140,11 @@ class SharedCopy:
         clusters = self._whole.clusters
         slots = [parts[0] // clusters.per_batch for parts in clusters.epoch(epoch)]
         own = {slot for slot in slots if self._own is not None and epoch >= FIRST_OWN + slot % SPREAD}
-        self._share([slot for slot in sorted(slots) if slot not in own and slot not in self._batches])
+        self._share([slot for slot in sorted(slots) if slot not in self._batches])
         for slot in slots[start:]:
-            batch = self._batches.get(slot)
-            if batch is None or (slot in own and batch in self._from):
-                self._batches[slot] = batch = self._alone(slot, batch)
+            batch = self._batches[slot]
+            if slot in own and batch in self._from:
+                self._batches[slot] = batch = self._cut_own(slot, batch)
             yield batch
 
     def trials(self) -> list[Batch]:
@@ -184,17 +184,16 @@ class SharedCopy:
         graph, weight = self._whole.problem.graph, float(self._whole.num_batches)
         for (slot, packed), sizes in zip(found.items(), self._cut.sizes(slots) if slots else [], strict=True):
             if sizes is None:
-                self._batches[slot] = self._alone(slot, None)
+                self._batches[slot] = replace(self._as_it_is(slot), fixed=True)
                 continue
             first, stop = self._bounds[slot : slot + 2]
             cut_again = partial(self._whole.make, slice(first, stop), weight, slot)
             batch = DrawnBatch(cut_again, stop - first, sizes[0], slot, weight, graph, fixed=True)
             self._batches[slot], self._from[batch], self._counted[batch] = batch, packed, sizes
 
-    def _alone(self, slot: int, shared: Batch | None) -> Batch:
+    def _cut_own(self, slot: int, shared: Batch) -> Batch:
         """The batch without padding, and no longer among those that share the copy."""
-        if shared is None or self._own is None:
-            return replace(self._as_it_is(slot), fixed=True)
+        assert self._own is not None
         del self._from[shared]
         return replace(self._own(slot, self._counted.pop(shared)), fixed=True)
 

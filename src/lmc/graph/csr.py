@@ -107,9 +107,9 @@ class CSR:
             raise GraphError("expected a matrix with values (got a bare pattern): normalise it first")
         return self.values
 
-    def degrees(self) -> Tensor:
-        """Stored entries per row [num_rows], in the dtype of the row pointers."""
-        return self.indptr.diff()
+    def degrees(self, rows: Tensor | None = None) -> Tensor:
+        """Stored entries of every row, or of each of ``rows``, in the dtype of the row pointers."""
+        return self.indptr.diff() if rows is None else self.indptr[rows + 1] - self.indptr[rows]
 
     def row_index(self) -> Tensor:
         """The row of every stored entry, int64 [nnz]."""
@@ -230,7 +230,7 @@ def entry_chunks(matrix: CSR) -> Iterator[tuple[Tensor, slice]]:
 
 def rows_in_chunks(matrix: CSR, rows: Tensor) -> Iterator[tuple[slice, CSR]]:
     """Ranges of ``rows`` and the matrix of these rows, with at most :data:`CHUNK` entries each."""
-    for some, _ in _pointer_chunks(pointers(matrix.degrees()[rows], torch.int64), CHUNK):
+    for some, _ in _pointer_chunks(pointers(matrix.degrees(rows), torch.int64), CHUNK):
         yield some, matrix.select_rows(rows[some])
         matrix.release()
 
@@ -357,7 +357,7 @@ def row_entries(matrix: CSR, rows: Tensor, total: int | None = None) -> tuple[Te
 
     Counting the entries waits for the GPU, unless their ``total`` is known.
     """
-    counts = matrix.degrees()[rows]
+    counts = matrix.degrees(rows)
     indptr = pointers(counts, matrix.indptr.dtype)
     total = int(indptr[-1]) if total is None else total
     # entry k of row r is at start_r + k; the running position minus the row's own offset is k

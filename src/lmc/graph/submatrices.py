@@ -123,7 +123,7 @@ class Extractor:
         """P[rows, cols], with rows and columns in the given order."""
         if triton_available(self.P.indices) and self.P.edge_data is None and rows.numel() and cols.numel():
             return CSR(*blocks.cut(self.P.indptr, self.P.indices, self.P.data, rows, cols, self._row)[:3], cols.numel())
-        total = int(self.P.degrees()[rows].sum())
+        total = int(self.P.degrees(rows).sum())
         self._row[cols] = torch.arange(cols.numel(), dtype=torch.int32, device=cols.device)
         if total > CHUNK and self.P.device.type == "cpu" and not self.P.on_host:
             block = selected(self.P, rows, self._row, cols.numel())

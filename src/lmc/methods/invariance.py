@@ -194,17 +194,20 @@ class Invariance(Around):
             join()
 
     def sum(self, t: Tensor, map: Callable[[], Tensor]) -> Tensor:
-        """P t + S C with C = map(), which may be computed meanwhile; from M it is M C + P (t - Q C). S is read when the
-        sparse product is done: that is earlier than the map, and the cache still has it when it is multiplied."""
+        """P t + S C with C = map(), which may be computed meanwhile; from M it is M C + P (t - Q C).
+
+        S is read after the sparse product and before the map is waited for, so that the cache still has it when it is
+        multiplied.
+        """
         if not self.whole_sums:
             inside = spmm(self.P.forward, t.to(self.swept.Q.dtype))
             S = self.sums
             return add_coarse_mm(inside, S, map())
-        self.sums  # noqa: B018 - read before the map is waited for
-        C, Q = map(), self.swept.all_rows
+        M, Q = self.sums, self.swept.all_rows
         assert Q is not None
+        C = map()
         inside = coarse_mm(Q, C, minus_from=t.to(Q.dtype))  # under autocast t has another type
-        return accumulate(coarse_mm(self.sums, C), self.P.forward, inside)
+        return accumulate(coarse_mm(M, C), self.P.forward, inside)
 
     def outside_adjoint(self, v: Tensor, g: Tensor | None) -> Tensor:
         """S^T v; from M and g = P^T v where S is not stored."""

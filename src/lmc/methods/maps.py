@@ -49,7 +49,8 @@ def mean_size(problem: ProblemView, numbers: Mapping[str, Tensor]) -> float:
 
 
 def stride(problem: ProblemView, numbers: Mapping[str, Tensor], l: int) -> int:
-    """k: maps are fitted to every k-th row, k as large as ROWS_PER_COLUMN rows per column of a mean batch allow."""
+    """k: maps are fitted to every k-th row. It is the largest k with which an average batch keeps ROWS_PER_COLUMN rows
+    for each column."""
     return max(1, int(mean_size(problem, numbers) / (ROWS_PER_COLUMN * columns_of(numbers, l))))
 
 

@@ -78,7 +78,8 @@ class Traits:
         edge_features: its operators keep the features of edges, for wrapped networks whose messages read them.
         keeps_batches: fixed batches are small enough to be kept on the device.
         pads_batches: a step ignores rows of padding, whose number is that of no node (:mod:`lmc.engine.padding`), on
-            "all" graphs, on "plain" ones (undirected, without weights), or on "none".
+            "all" graphs, on "plain" ones (undirected, without weights), or on "none". On a GPU :meth:`Method.layout`
+            is then recorded, so that it must not read numbers on the host or draw (but see :attr:`Setup.draws_halo`).
         measures_every: k, where the step on every k-th batch also measures something and so differs from the others.
         draws_concurrently: a batch may be drawn while a step runs, since its draw reads nothing that steps change.
         sweeps: the tables are filled again during training, when :meth:`Method.due` says so.
@@ -131,8 +132,8 @@ class Setup:
             then falls on P X.
         cut: where the state of a layer lies.
         records_fill: :meth:`Method.fill` computes on the device alone, so that it can be recorded as a CUDA graph.
-        draws_halo: :meth:`Method.layout` draws halo rows on the host, and so cannot be recorded;
-            :meth:`Method.layout_with` can.
+        draws_halo: :meth:`Method.layout` draws halo rows on the host, so that it cannot be recorded.
+            :meth:`Method.layout_with`, which is given these rows, is recorded instead.
     """
 
     precompute: bool = True

@@ -70,7 +70,7 @@ class Neighbours:
         new.index_fill_(0, columns.flatten(), True).index_fill_(0, rows, False)
         sizes = [indptr[-1], new.sum(dtype=torch.int32)]
         if count_whole:
-            sizes.append(self.P.degrees().index_select(0, rows).sum(dtype=torch.int32))
+            sizes.append(self.P.degrees(rows).sum(dtype=torch.int32))
         nnz, num_new, *whole = read(sizes)
         nodes = torch.cat([rows, places(new, num_new)])
         self._row[nodes] = torch.arange(nodes.numel(), dtype=torch.int32, device=nodes.device)
