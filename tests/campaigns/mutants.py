@@ -727,8 +727,8 @@ MUTANTS = (
     Mutant(
         "shared-copy-for-good",
         "engine/shared_copy.py",
-        "(slot in own and batch in self._from)",
-        "False",
+        "if slot in own and batch in self._from",
+        "if False",
         "batches with a whole halo get recordings of their own",
         ("engine/test_padding.py",),
     ),
@@ -806,10 +806,18 @@ MUTANTS = (
     ),
     Mutant(
         "shared-copy-without-the-halo-of-later-batches",
+        "engine/fixed_cuts.py",
+        "self._counts = self._drawn is None and self._limits[0] == room.halo",
+        "self._counts = self._drawn is None and room.halo > 0",
+        "that there is no room for a halo does not mean that batches have none",
+        ("engine/test_padding.py",),
+    ),
+    Mutant(
+        "own-recordings-of-batches-that-were-not-counted",
         "engine/shared_copy.py",
-        "closed = not room.halo",
-        "closed = False",
-        "that the batches seen first have no halo says nothing of the others",
+        "for slot in sorted(slots) if slot not in self._batches",
+        "for slot in sorted(slots) if slot not in self._batches and slot not in own",
+        "a resumed run cuts its batches as one that goes on does",
         ("engine/test_padding.py",),
     ),
     Mutant(

@@ -84,8 +84,7 @@ def _room_with_halo(batches: Batches, core: int) -> Room | None:
     room, seen = room_seen(batches, core, 1.0)
     rows, most = room.core + room.halo, HALO_WASTE * seen.double().mean(0)
     wasteful = rows > most[0] or room.of(rows, rows) > most[1]
-    closed = not room.halo  # the batches that were seen have no halo; others may have one
-    return None if closed or wasteful or rows * widths > SHORT else room
+    return None if wasteful or rows * widths > SHORT else room
 
 
 def _sizes(problem: Problem, clusters: Clusters) -> Tensor:
