@@ -31,8 +31,9 @@ from lmc.train.evaluate import evaluate_problem
 FULL = "full"
 CAPTION = (
     "seconds of the first filling of histories and of all training steps, sweeps and first visits included, until the "
-    "test accuracy is that of the full batch at its best rate minus {within:g} points; on a CPU the processor time of "
-    "the process; every method at its best rate; mean over seeds; ratio: the recommended method over the fastest"
+    "test accuracy is that of the full batch with the same seed minus {within:g} points, at the rate with the highest "
+    "mean accuracy of the full batch; on a CPU the processor time of the process; every method at its best rate; mean "
+    "over seeds; ratio: the recommended method over the fastest"
 )
 
 
@@ -84,7 +85,7 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
     """Compare the recommended method with the fastest one, setting by setting. One folder holds one device."""
 
     name, cell, record = "choose", ChooseCell, ChooseRecord
-    shared = ("layers", "hidden", "epochs", "full_epochs", "within")
+    shared = ("layers", "hidden", "epochs", "full_epochs", "within", "lrs", "seeds")
 
     datasets: Annotated[str, typer.Argument(help="Names or paths, comma-separated.")] = (
         "arxiv-like,flickr-like,reddit-like,products-like@0.1"
@@ -104,7 +105,7 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
     seeds: Seeds = 1
 
     def cells(self) -> list[ChooseCell]:
-        """All cells, setting by setting; the full batch, which gives the target, comes first on every graph."""
+        """All cells; those of the full batch, which give the targets, come first."""
         if at_least_one("--full-epochs", self.full_epochs) % at_least_one("--epochs", self.epochs):
             raise ConfigError(
                 f"expected --full-epochs as a multiple of --epochs (got {self.full_epochs}, {self.epochs}): change one"
@@ -115,10 +116,11 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
         configs = configs_of(self.configs, parse_list(self.datasets, "DATASETS", str))
         return [
             ChooseCell(dataset, config, norm, seed, label, lr)
+            for whole in (True, False)
             for seed in range(at_least_one("--seeds", self.seeds))
             for dataset, of_graph in configs.items()
             for norm in norms
-            for config in (WHOLE, *of_graph)
+            for config in ([WHOLE] if whole else of_graph)
             for label in ([FULL] if config == WHOLE else methods_in(config, self.methods))
             for lr in lrs
         ]
@@ -165,14 +167,22 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
         return {"step": found.step, "fits": fits, "rows_per_column": found.rows_per_column, "halo": found.halo}
 
     def targets(self, records: Sequence[ChooseRecord]) -> dict[tuple[str, str, int], float]:
-        """The accuracy to reach by graph, norm and seed, where every rate of the full batch is trained."""
-        found: dict[tuple[str, str, int], list[ChooseRecord]] = {}
+        """The accuracy to reach by graph, norm and seed, where the full batch is trained at every rate and with every
+        seed. It is that of one rate, the best in the mean over seeds."""
+        found: dict[tuple[str, str], dict[float, dict[int, float]]] = {}
         for r in records:
             if r.method == FULL:
-                found.setdefault((r.dataset, r.norm, r.seed), []).append(r)
-        rates = len(parse_numbers(self.lrs, "--lrs"))
+                found.setdefault((r.dataset, r.norm), {}).setdefault(r.lr, {})[r.seed] = r.chosen
+        rates = parse_numbers(self.lrs, "--lrs")
+        best = {
+            setting: max(by_rate.values(), key=lambda accuracies: fmean(accuracies.values()))
+            for setting, by_rate in found.items()
+            if all(len(by_rate.get(lr, ())) == self.seeds for lr in rates)
+        }
         return {
-            key: max(r.chosen for r in those) - self.within / 100 for key, those in found.items() if len(those) == rates
+            (*setting, seed): accuracy - self.within / 100
+            for setting, accuracies in best.items()
+            for seed, accuracy in accuracies.items()
         }
 
     def describe(self, record: ChooseRecord) -> str:
@@ -238,15 +248,19 @@ def compared(times: Mapping[str, float], chosen: str) -> tuple[list[str], float]
 
 def decision_figure() -> Figure:
     """The rule as a chart: a question in every box, the method that is recommended at its right."""
-    figure = new_figure(8.6, 4.6, "Which method?")
+    figure = new_figure(8.6, 5.4, "Which method?")
     axes = figure.add_subplot()
     axes.set_axis_off()
     questions = [
         ("Does the model aggregate before training?", "sign"),
         ("Is the model a fixed point?", "lmc4rec"),
-        ("Does the full batch fit, and is its step small\nbeside the steps on parts?", "full"),
+        ("Does the full batch fit, and is it expected\nto be faster than steps on parts?", "full"),
         ("Is the aggregation not linear (attention)?", "gas"),
-        (f"Are there {ROWS_PER_COLUMN} or more core rows for each column?", "imc"),
+        ("On a CPU, without batch norm, with large batches:\nis the halo smaller than the core?", "gas"),
+        (
+            f"Are there {ROWS_PER_COLUMN} core rows or more for each column?\n(CPU, batch norm: or is the halo small?)",
+            "imc",
+        ),
         (f"Is the halo at least {LARGE_HALO:g} times the core?", "cmc"),
     ]
     looks = looks_of([method for _, method in questions])

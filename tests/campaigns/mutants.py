@@ -709,6 +709,22 @@ MUTANTS = (
         ("engine/test_padding.py",),
     ),
     Mutant(
+        "choice-of-gas-under-batch-norm",
+        "diagnostics/choice.py",
+        "return not facts.batch_norm and _many_rows(facts) and _little_outside(facts)",
+        "return _many_rows(facts) and _little_outside(facts)",
+        "with batch norm a small halo is no reason for GAS",
+        ("diagnostics/test_choice.py",),
+    ),
+    Mutant(
+        "choice-without-a-look-at-the-halo",
+        "diagnostics/choice.py",
+        "for halo in (0.0, math.inf)",
+        "for halo in (0.0, 0.0)",
+        "the halo is measured where the choice depends on it",
+        ("diagnostics/test_choice.py",),
+    ),
+    Mutant(
         "shared-copy-of-no-drawn-halo",
         "engine/fixed_cuts.py",
         "self._halo.fill_(self._none)[: halo.numel()] = halo",

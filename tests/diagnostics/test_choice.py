@@ -10,14 +10,16 @@ import torch
 
 import lmc
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import IN_CACHE, LARGE_HALO, ROWS_PER_COLUMN, SMALL_STEP, multiply_adds
+from lmc.diagnostics.choice import IN_CACHE, LARGE_HALO, ROWS_PER_COLUMN, SMALL_HALO, SMALL_STEP, multiply_adds
 from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, IMC, SIGN, FullBatch, LMC4Rec, Method
 from lmc.models import Model
 
-LARGE = Facts("layered", True, "cpu", 10 * SMALL_STEP, True, 8, 2 * ROWS_PER_COLUMN)
+LARGE = Facts("layered", True, "cpu", 10 * SMALL_STEP, True, 8, 2 * ROWS_PER_COLUMN, halo=SMALL_HALO)
+NEAR = replace(LARGE, halo=SMALL_HALO - 0.1)  # batches with a small halo
 ON_GPU = replace(LARGE, on="cuda", step=1.5e9)  # arxiv-like, width 256
 FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
+FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,16 @@ FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
         (LARGE, IMC, "few halo rows or none"),
         (replace(LARGE, step=SMALL_STEP), FullBatch, "full batch fits"),
         (replace(LARGE, step=SMALL_STEP, fits=False), IMC, "few halo rows or none"),
+        (replace(LARGE, step=SMALL_STEP, batch_norm=True), IMC, "few halo rows or none"),
+        (NEAR, GAS, "the halo is small"),
+        (replace(NEAR, step=SMALL_STEP), GAS, "the halo is small"),
+        (replace(NEAR, batch_norm=True), IMC, "few halo rows or none"),
+        (replace(NEAR, on="cuda", step=1.5e9), IMC, "few halo rows or none"),
+        (FEW, FullBatch, "batches with 19 rows for each column need many epochs"),
+        (replace(FEW, batch_norm=True), FullBatch, "need many epochs"),
+        (FEW_NEAR, IMC, "little comes from outside"),
+        (replace(FEW_NEAR, on="cuda", fits=False), GAS, "the halo is small"),
+        (replace(FEW_NEAR, sparse_sum=True), FullBatch, "full batch fits"),
         (ON_GPU, IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=20), IMC, "few halo rows or none"),  # arxiv-like 80/4
         (replace(ON_GPU, batches=20, batch_norm=True), FullBatch, "full batch fits"),
@@ -36,9 +48,10 @@ FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
         (replace(ON_GPU, batches=10, step=2.6e9), IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=10, step=2.6e9 * IN_CACHE, rows_per_column=18), FullBatch, "fits"),  # reddit-like@0.2
         (replace(LARGE, linear=False), GAS, "not linear"),
+        (replace(LARGE, linear=False, step=SMALL_STEP), FullBatch, "full batch fits"),
         (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
-        (replace(FEW, halo=LARGE_HALO), CMC, "the halo is large"),
-        (replace(FEW, halo=LARGE_HALO - 0.1), GAS, "the halo is small"),
+        (replace(FEW, fits=False, halo=LARGE_HALO), CMC, "the halo is large"),
+        (replace(FEW, fits=False, halo=LARGE_HALO - 0.1), GAS, "the halo is small"),
         (replace(FEW, kind="recurrent"), LMC4Rec, "fixed point"),
         (replace(LARGE, kind="sign"), SIGN, "before training"),
     ],
@@ -62,7 +75,7 @@ def gcn(g: lmc.Graph, hidden: int = 8) -> Model:
 def test_a_small_graph_is_trained_whole_unless_parts_are_asked_for_or_memory_is_short(graph: lmc.Graph) -> None:
     assert isinstance(recommended(gcn(graph), graph).method, FullBatch)
     found = recommended(gcn(graph), graph, num_parts=10, clusters_per_batch=8)
-    assert found.method == IMC(10, 8)
+    assert found.method == GAS(10, 8)
     assert found.facts.rows_per_column == pytest.approx(1500 * 0.8 / 8)
     assert not isinstance(recommended(gcn(graph), graph, partition="random").method, FullBatch)
     assert not isinstance(recommended(gcn(graph), graph, memory=1).method, FullBatch)
@@ -77,6 +90,18 @@ def test_multiply_adds_on_rows_in_the_cache_count_less(graph: lmc.Graph, monkeyp
         found = SimpleNamespace(L2_cache_size=cache)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, found=found: found)
         assert multiply_adds(model, graph, torch.device("cuda")) == pytest.approx(every * share)
+
+
+def test_the_halo_is_measured_where_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, g = list[float | None](), lmc.load("arxiv-like", scale=0.02)
+    sizes = [SimpleNamespace(halo=1, core=2)]
+    monkeypatch.setattr("lmc.diagnostics.choice.batch_sizes", lambda *_: sizes)
+    for norm, width in (("layer", 8), ("layer", 64), ("batch", 8), ("batch", 64)):
+        model = lmc.models.GCN(g.num_features, width, g.num_classes, num_layers=3, norm=norm)
+        found.append(recommended(model, g, lmc.Placement(device="cpu")).facts.halo)
+    assert found == [0.5, None, None, 0.5]
+    gat = lmc.models.GAT(g.num_features, 8, g.num_classes)
+    assert recommended(gat, g, lmc.Placement(device="cpu")).facts.halo is None
 
 
 def test_small_batches_are_measured_by_their_halo(graph: lmc.Graph) -> None:

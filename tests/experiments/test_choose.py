@@ -35,11 +35,13 @@ def test_every_method_counts_at_its_best_rate_and_only_where_it_arrives_on_every
     assert seconds_of([missed], targets) == {}
 
 
-def test_the_target_is_that_of_the_full_batch_once_all_its_rates_are_trained() -> None:
-    study = Choose(lrs="0.1,0.2", within=0.1)
-    better = replace(FULL, lr=0.2, test=[0.5, 0.9])
-    assert study.targets([FULL]) == {}
-    assert study.targets([FULL, better, IMC_LINE]) == {("g", "none", 0): pytest.approx(0.899)}
+def test_the_target_is_that_of_the_full_batch_at_the_rate_with_the_best_mean() -> None:
+    study = Choose(lrs="0.1,0.2", seeds=2, within=0.1)
+    other = replace(FULL, seed=1, test=[0.5, 0.7])
+    faster = [replace(FULL, lr=0.2, test=[0.5, 0.9]), replace(other, lr=0.2, test=[0.5, 0.5])]
+    assert study.targets([FULL, other, faster[0]]) == {}, "a seed of one rate is missing"
+    found = {("g", "none", 0): pytest.approx(0.799), ("g", "none", 1): pytest.approx(0.699)}
+    assert study.targets([FULL, other, *faster, IMC_LINE]) == found
 
 
 def test_the_rule_is_applied_to_the_facts_of_the_lines() -> None:

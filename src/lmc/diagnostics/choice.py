@@ -6,6 +6,7 @@ setting of a grid it compares the recommended method with the fastest one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -24,7 +25,11 @@ from lmc.models.activation import normalised_by_batch
 from lmc.stores import Placement, free_memory
 
 SMALL_STEP = 3e7
-"""On a CPU, multiply-adds of a full-batch step up to which many steps on parts take longer than fewer exact ones."""
+"""On a CPU and without batch norm, multiply-adds of a full-batch step up to which the many steps of IMC take longer
+than fewer exact ones."""
+SMALL_HALO = 1.0
+"""On a CPU, halo rows of a batch, over its core rows, below which little comes from outside: GAS then needs few epochs
+without batch norm, and IMC with batch norm, even if its maps are fitted to few rows."""
 FULL_STEP, PER_MULTIPLY_ADD = 1.5e-3, 1.45e-12
 """On a GPU, seconds of a full-batch step: a constant, and a share for every multiply-add."""
 IN_CACHE = 0.35
@@ -88,26 +93,49 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
         return SIGN, "the model aggregates before training"
     if facts.kind == "recurrent":
         return LMC4Rec, "the model is a fixed point"
+    rows = f"{facts.rows_per_column:.0f} rows for each column"
     if facts.fits and _parts_are_slower(facts):
+        if facts.on == "cpu" and facts.linear and not _many_rows(facts):
+            return FullBatch, f"the full batch fits, and batches with {rows} need many epochs"
         return FullBatch, f"the full batch fits, and a step of {facts.step:.1g} multiply-adds is not shortened by parts"
     if not facts.linear:
         return GAS, "the aggregation is not linear, and GAS has the shortest steps with a halo"
+    if _suits_gas(facts):
+        return GAS, "the halo is small, and GAS has the shortest steps with a halo"
     if _suits_imc(facts):
-        fit = f"{facts.rows_per_column:.0f} rows for each column fit its map"
+        fit = f"{rows} fit its map" if _many_rows(facts) else "little comes from outside"
         return IMC, f"steps with few halo rows or none, and {fit}"
-    few = "sparse features" if facts.sparse_sum else f"{facts.rows_per_column:.0f} rows for each column"
+    few = "sparse features" if facts.sparse_sum else rows
     if facts.halo is None or facts.halo >= LARGE_HALO:
         return CMC, f"{few} do not suit IMC, and the halo is large"
     return GAS, f"{few} do not suit IMC, and the halo is small"
 
 
+def _many_rows(facts: Facts) -> bool:
+    return facts.rows_per_column >= ROWS_PER_COLUMN
+
+
+def _little_outside(facts: Facts) -> bool:
+    return facts.on == "cpu" and facts.halo is not None and facts.halo < SMALL_HALO
+
+
 def _suits_imc(facts: Facts) -> bool:
-    """Whether IMC trains the model, and its maps have enough rows."""
-    return facts.linear and facts.rows_per_column >= ROWS_PER_COLUMN and not facts.sparse_sum
+    """Whether IMC trains the model, and its maps have enough rows, or predict little."""
+    fitted = _many_rows(facts) or (facts.batch_norm and _little_outside(facts))
+    return facts.linear and not facts.sparse_sum and fitted
+
+
+def _suits_gas(facts: Facts) -> bool:
+    """Whether GAS needs few epochs, although it drops adjoints from outside."""
+    return not facts.batch_norm and _many_rows(facts) and _little_outside(facts)
 
 
 def _parts_are_slower(facts: Facts) -> bool:
     """Whether steps on parts take longer together than the fewer exact steps of the full batch."""
+    if facts.on == "cpu" and facts.linear:
+        if facts.batch_norm:
+            return not _suits_imc(facts)
+        return not _many_rows(facts) or (facts.step <= SMALL_STEP and not _suits_gas(facts))
     if facts.on == "cpu":
         return facts.step <= SMALL_STEP
     saved = SAVED_BY_IMC if _suits_imc(facts) and not facts.batch_norm else EPOCHS_SAVED
@@ -145,11 +173,10 @@ def recommended(
         batch_norm=normalised_by_batch(model),
         sparse_sum=isinstance(graph.x, CSR) and not model.constant_input,
     )
-    cls, reason = choose(facts)
-    if cls is CMC:  # the only choice that depends on the halo, and so on the parts
+    if len({choose(replace(facts, halo=halo))[0] for halo in (0.0, math.inf)}) > 1:  # it depends on the parts
         sizes = batch_sizes(graph, divide(graph, parts, seed).clusters(parts))
         facts = replace(facts, halo=fmean(size.halo / size.core for size in sizes))
-        cls, reason = choose(facts)
+    cls, reason = choose(facts)
     return Recommendation(cls(**division) if issubclass(cls, ClusterMethod) else cls(), reason, facts)
 
 
