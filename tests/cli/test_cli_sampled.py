@@ -42,7 +42,7 @@ def test_options_reach_the_method(invoke: Invoke, tmp_path: Path) -> None:
     assert (inner["fanouts"], inner["batch_size"], inner["first_layer"]) == ([3, 2], 50, "complete")
 
 
-@pytest.mark.parametrize(("model", "inner"), [("gcn:hidden=4", "imc"), ("gat:hidden=4", "gas")])
+@pytest.mark.parametrize(("model", "inner"), [("gcn:hidden=4:norm=batch", "imc"), ("gat:hidden=4", "gas")])
 def test_edges_are_dropped_for_the_method_that_suits_the_model(
     invoke: Invoke, tmp_path: Path, model: str, inner: str
 ) -> None:
