@@ -94,8 +94,7 @@ def test_multiply_adds_on_rows_in_the_cache_count_less(graph: lmc.Graph, monkeyp
 
 def test_the_halo_is_measured_where_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     found, g = list[float | None](), lmc.load("arxiv-like", scale=0.02)
-    sizes = [SimpleNamespace(halo=1, core=2)]
-    monkeypatch.setattr("lmc.diagnostics.choice.batch_sizes", lambda *_: sizes)
+    monkeypatch.setattr("lmc.diagnostics.choice.halo_ratio", lambda *_: 0.5)
     for norm, width in (("layer", 8), ("layer", 64), ("batch", 8), ("batch", 64)):
         model = lmc.models.GCN(g.num_features, width, g.num_classes, num_layers=3, norm=norm)
         found.append(recommended(model, g, lmc.Placement(device="cpu")).facts.halo)

@@ -13,7 +13,7 @@ import lmc
 from helpers import weighted_graph
 from lmc.diagnostics import divide, largest_clusters, memory, peak_bytes, plan, remedy
 from lmc.diagnostics.plan import USABLE, Division, Plan, _structure, changes
-from lmc.diagnostics.probe import BatchSize, batch_bytes, batch_sizes, graph_with_batch
+from lmc.diagnostics.probe import BatchSize, batch_bytes, batch_sizes, graph_with_batch, halo_ratio
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Batch
@@ -171,7 +171,10 @@ def test_a_plan_counts_rows_in_transfer(division: Division, cls: type[HistoryMet
 def test_the_sizes_of_batches_are_those_of_the_run(division: Division) -> None:
     method = LMC4Conv(20, 4)
     run = method.bind(division.graph, model_for(division.graph, 8), division.parts)
-    for size, batch in zip(batch_sizes(division.graph, division.clusters(method)), run.batches(0), strict=True):
+    batches = list(run.batches(0))
+    ratios = [batch.num_halo / batch.num_core for batch in batches]
+    assert halo_ratio(division.graph, division.clusters(method)) == pytest.approx(sum(ratios) / len(ratios))
+    for size, batch in zip(batch_sizes(division.graph, division.clusters(method)), batches, strict=True):
         assert (size.core, size.halo) == (batch.num_core, batch.num_halo)
         entries = size.core_edges + 2 * size.cross_edges + size.halo_edges
         assert entries == batch.operators[-1].forward.nnz - size.rows

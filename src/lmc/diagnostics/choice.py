@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 import torch
 
 from lmc.diagnostics.plan import USABLE, divide, plan
-from lmc.diagnostics.probe import batch_sizes
+from lmc.diagnostics.probe import halo_ratio
 from lmc.engine.problem import kind_of
 from lmc.errors import typed
 from lmc.graph import CSR, Graph
@@ -174,8 +173,7 @@ def recommended(
         sparse_sum=isinstance(graph.x, CSR) and not model.constant_input,
     )
     if len({choose(replace(facts, halo=halo))[0] for halo in (0.0, math.inf)}) > 1:  # it depends on the parts
-        sizes = batch_sizes(graph, divide(graph, parts, seed).clusters(parts))
-        facts = replace(facts, halo=fmean(size.halo / size.core for size in sizes))
+        facts = replace(facts, halo=halo_ratio(graph, divide(graph, parts, seed).clusters(parts)))
     cls, reason = choose(facts)
     return Recommendation(cls(**division) if issubclass(cls, ClusterMethod) else cls(), reason, facts)
 

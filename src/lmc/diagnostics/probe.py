@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ ROWS = 6000
 """Rows in the larger of the two small batches."""
 SAMPLE = 32
 """Batches of an epoch whose size is measured."""
+CORE, HALO = 1, 2
+"""Marks of nodes in a batch."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +60,34 @@ class BatchSize:
 def batch_sizes(graph: Graph, clusters: Clusters, sample: int = SAMPLE) -> list[BatchSize]:
     """The sizes of about ``sample`` batches of an epoch, evenly spaced; directed edges count in both directions."""
     adj = with_transpose(graph.adj.to("cpu"))
+    return [_size(adj, core) for core in _cores(clusters, sample)]
+
+
+def halo_ratio(graph: Graph, clusters: Clusters, sample: int = 8) -> float:
+    """Halo rows over core rows, the mean of about ``sample`` batches of an epoch."""
+    adj = with_transpose(graph.adj.to("cpu"))
+    return fmean(_outside(adj, core)[0].numel() / core.numel() for core in _cores(clusters, sample))
+
+
+def _cores(clusters: Clusters, sample: int) -> Iterator[Tensor]:
+    """The core rows of about ``sample`` batches of an epoch, evenly spaced."""
     drawn = clusters.epoch(0)
-    return [_size(adj, clusters.order[clusters.core(parts)]) for parts in drawn[:: max(1, len(drawn) // sample)]]
+    return (clusters.order[clusters.core(parts)] for parts in drawn[:: max(1, len(drawn) // sample)])
 
 
-def _size(adj: CSR, core: Tensor) -> BatchSize:
-    CORE, HALO = 1, 2
+def _outside(adj: CSR, core: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The halo rows of a batch; the mark of halo rows among all; and the columns of the core's entries, all of them
+    and those outside of the core."""
     mark = torch.zeros(adj.num_rows, dtype=torch.int8)
     mark[core] = CORE
     read = adj.indices[row_entries(adj, core)[0]]
     outside = read[mark[read] == 0]
     mark[outside] = HALO
-    halo = (mark == HALO).nonzero().squeeze(1)
+    return (mark == HALO).nonzero().squeeze(1), mark, read, outside
+
+
+def _size(adj: CSR, core: Tensor) -> BatchSize:
+    halo, mark, read, outside = _outside(adj, core)
     read_by_halo = adj.indices[row_entries(adj, halo)[0]]
     core_edges, halo_edges = read.numel() - outside.numel(), int((mark[read_by_halo] == HALO).sum())
     return BatchSize(core.numel(), halo.numel(), core_edges, outside.numel(), halo_edges)
