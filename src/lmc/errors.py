@@ -139,7 +139,8 @@ def _refusal(name: str, value: object, kinds: Sequence[Any]) -> str:
     """What was expected, what came and what to do, where a value is of none of these types."""
     expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None)))
     to_be = "" if get_origin(kinds[0]) is Literal else "to be "
-    remedy = next((text for kind, text in _REMEDIES.items() if expected.endswith(kind)), "pass one")
+    first = expected.split(" or ")[0]
+    remedy = next((text for kind, text in _REMEDIES.items() if first.endswith(kind)), "pass one")
     return f"expected {name} {to_be}{expected} (got {_shown(value)}): {remedy}"
 
 

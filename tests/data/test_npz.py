@@ -12,7 +12,7 @@ import torch
 
 import lmc.data
 from helpers import SPECIAL_GRAPHS
-from lmc.errors import DataError, GraphError
+from lmc.errors import DataError, GraphError, RunWarning
 from lmc.graph import CSR, SPLITS, Graph
 
 
@@ -36,6 +36,13 @@ def test_a_file_becomes_a_graph(file: Path) -> None:
     g = lmc.data.load(file)
     assert (g.name, g.num_nodes, g.num_edges, g.num_features, g.num_classes) == ("six", 6, 7, 2, 2)
     assert_same(g, lmc.data.load(str(file)))
+
+
+def test_unknown_keys_are_named(file: Path, arrays: dict[str, np.ndarray]) -> None:
+    known = lmc.data.load(file)
+    np.savez(file, **arrays, edge_weights=np.ones(14), val_index=np.array([1]))
+    with pytest.warns(RunWarning, match="ignored the keys edge_weights, val_index"):
+        assert_same(known, lmc.data.load(file))
 
 
 @pytest.mark.parametrize("features", ["dense", "sparse", "double"])

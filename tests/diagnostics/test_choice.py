@@ -36,7 +36,7 @@ FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
         (FEW, FullBatch, "batches with 19 rows for each column need many epochs"),
         (replace(FEW, batch_norm=True), FullBatch, "need many epochs"),
         (FEW_NEAR, IMC, "little comes from outside"),
-        (replace(FEW_NEAR, on="cuda", fits=False), GAS, "the halo is small"),
+        (replace(FEW_NEAR, on="cuda", fits=False), GAS, "the halo is not large"),
         (replace(FEW_NEAR, sparse_sum=True), FullBatch, "full batch fits"),
         (ON_GPU, IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=20), IMC, "few halo rows or none"),  # arxiv-like 80/4
@@ -51,7 +51,7 @@ FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
         (replace(LARGE, linear=False, step=SMALL_STEP), FullBatch, "full batch fits"),
         (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
         (replace(FEW, fits=False, halo=LARGE_HALO), CMC, "the halo is large"),
-        (replace(FEW, fits=False, halo=LARGE_HALO - 0.1), GAS, "the halo is small"),
+        (replace(FEW, fits=False, halo=LARGE_HALO - 0.1), GAS, "the halo is not large"),
         (replace(FEW, kind="recurrent"), LMC4Rec, "fixed point"),
         (replace(LARGE, kind="sign"), SIGN, "before training"),
     ],

@@ -126,6 +126,14 @@ def test_unknown_class_outside_every_split_is_allowed() -> None:
     assert g.num_classes == 3
 
 
+def test_features_are_taken_without_their_autograd_history() -> None:
+    x = torch.randn(8, 5, requires_grad=True)
+    made = Graph.from_edges(**arguments(x=2 * x)).x
+    assert isinstance(made, torch.Tensor)
+    assert not made.requires_grad
+    assert torch.equal(made, 2 * x)
+
+
 def test_integer_features_become_floats() -> None:
     assert Graph.from_edges(**arguments(x=torch.ones(8, 5, dtype=torch.int64))).x.dtype == torch.float32
 

@@ -11,6 +11,7 @@ alone, and ``metric``, the name of the metric that scores the graph.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 
 from lmc.data.arrays import check_pointers, read_npz
-from lmc.errors import DataError, FileError, GraphError, typed
+from lmc.errors import DataError, FileError, GraphError, RunWarning, typed
 from lmc.files import replacing
 from lmc.graph import CSR, SPLITS, Graph
 from lmc.graph.checks import csr_of
@@ -29,6 +30,10 @@ REQUIRED = ("edge_index",)
 TARGETS = ("y", "train_idx")
 """Either both, or none in a file without targets, which serves predictions."""
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
+OPTIONAL = (
+    "val_idx", "test_idx", "num_nodes", "num_classes", "task", "node_weight", "edge_weight", "edge_attr", "undirected",
+    "inductive", "metric",
+)  # fmt: skip
 
 
 def read(
@@ -51,6 +56,10 @@ def graph_of(
     directed: bool | None = None, task: str | None = None,
 ) -> Graph:  # fmt: skip
     """The graph of the arrays of a file; the arguments are those of :func:`read`."""
+    ignored = sorted(arrays.keys() - {*REQUIRED, *TARGETS, "x", *SPARSE, *OPTIONAL})
+    if ignored:
+        known = ", ".join((*REQUIRED, "x", *TARGETS, *OPTIONAL))
+        warnings.warn(f"{path}: ignored the keys {', '.join(ignored)} (known: {known})", RunWarning, stacklevel=2)
     y = arrays.get("y")
     given: dict[str, Any] = {split: arrays.get(f"{split}_idx") for split in SPLITS}
     task = str(arrays["task"]) if task is None and "task" in arrays else task

@@ -107,7 +107,7 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
     few = "sparse features" if facts.sparse_sum else rows
     if facts.halo is None or facts.halo >= LARGE_HALO:
         return CMC, f"{few} do not suit IMC, and the halo is large"
-    return GAS, f"{few} do not suit IMC, and the halo is small"
+    return GAS, f"{few} do not suit IMC, and the halo is not large"
 
 
 def _many_rows(facts: Facts) -> bool:

@@ -110,7 +110,7 @@ def checked_features(x: Any, n: int) -> Tensor | CSR:
                 f"expected finite features (got {int((~finite).sum())} NaN or infinite values, the first in row "
                 f"{row}): replace or drop them before loading"
             )
-        return x
+        return x if isinstance(x, CSR) else x.detach()
     return x.to(dtype=torch.float32)
 
 
