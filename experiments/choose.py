@@ -19,7 +19,7 @@ from lmc.cli.console import TextTable, ratio
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
 from lmc.cli.study import Hidden, Methods
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN
+from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, full_batch_fits
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.methods import FullBatch
@@ -160,10 +160,10 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
 
     def facts_of(self, cell: ChooseCell, run: Run) -> dict[str, Any]:
         """What the recommendation depends on, with the full batch among the candidates."""
-        given = run.problem.model, self.graphs[cell.dataset], run.problem.placement
+        model, graph, placement = run.problem.model, self.graphs[cell.dataset], run.problem.placement
         parts, clusters = division(cell.config).values()
-        found = recommended(*given, num_parts=parts, clusters_per_batch=clusters).facts
-        fits = recommended(*given).facts.fits
+        found = recommended(model, graph, placement, num_parts=parts, clusters_per_batch=clusters).facts
+        fits = full_batch_fits(model, graph.training_graph, placement)
         return {"step": found.step, "fits": fits, "rows_per_column": found.rows_per_column, "halo": found.halo}
 
     def targets(self, records: Sequence[ChooseRecord]) -> dict[tuple[str, str, int], float]:

@@ -137,10 +137,11 @@ def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None
 
 def _refusal(name: str, value: object, kinds: Sequence[Any]) -> str:
     """What was expected, what came and what to do, where a value is of none of these types."""
-    expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None)))
+    words = dict.fromkeys(_words(kind) for kind in kinds if kind is not type(None))
+    expected = " or ".join(words)
     to_be = "" if get_origin(kinds[0]) is Literal else "to be "
-    first = expected.split(" or ")[0]
-    remedy = next((text for kind, text in _REMEDIES.items() if first.endswith(kind)), "pass one")
+    made = (text for kind, text in _REMEDIES.items() if any(word.endswith(kind) for word in words))
+    remedy = next(made, "pass one")
     return f"expected {name} {to_be}{expected} (got {_shown(value)}): {remedy}"
 
 

@@ -34,6 +34,7 @@ OPTIONAL = (
     "val_idx", "test_idx", "num_nodes", "num_classes", "task", "node_weight", "edge_weight", "edge_attr", "undirected",
     "inductive", "metric",
 )  # fmt: skip
+KEYS = (*REQUIRED, "x", *SPARSE, *TARGETS, *OPTIONAL)
 
 
 def read(
@@ -56,10 +57,9 @@ def graph_of(
     directed: bool | None = None, task: str | None = None,
 ) -> Graph:  # fmt: skip
     """The graph of the arrays of a file; the arguments are those of :func:`read`."""
-    ignored = sorted(arrays.keys() - {*REQUIRED, *TARGETS, "x", *SPARSE, *OPTIONAL})
+    ignored = ", ".join(sorted(arrays.keys() - set(KEYS)))
     if ignored:
-        known = ", ".join((*REQUIRED, "x", *TARGETS, *OPTIONAL))
-        warnings.warn(f"{path}: ignored the keys {', '.join(ignored)} (known: {known})", RunWarning, stacklevel=2)
+        warnings.warn(f"{path}: ignored the keys {ignored} (known: {', '.join(KEYS)})", RunWarning, stacklevel=2)
     y = arrays.get("y")
     given: dict[str, Any] = {split: arrays.get(f"{split}_idx") for split in SPLITS}
     task = str(arrays["task"]) if task is None and "task" in arrays else task

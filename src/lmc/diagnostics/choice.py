@@ -131,12 +131,12 @@ def _suits_gas(facts: Facts) -> bool:
 
 def _parts_are_slower(facts: Facts) -> bool:
     """Whether steps on parts take longer together than the fewer exact steps of the full batch."""
-    if facts.on == "cpu" and facts.linear:
+    if facts.on == "cpu":
+        if not facts.linear:
+            return facts.step <= SMALL_STEP
         if facts.batch_norm:
             return not _suits_imc(facts)
         return not _many_rows(facts) or (facts.step <= SMALL_STEP and not _suits_gas(facts))
-    if facts.on == "cpu":
-        return facts.step <= SMALL_STEP
     saved = SAVED_BY_IMC if _suits_imc(facts) and not facts.batch_norm else EPOCHS_SAVED
     return facts.batches * SHORTEST_STEP > saved * (FULL_STEP + PER_MULTIPLY_ADD * facts.step)
 
@@ -166,7 +166,7 @@ def recommended(
         linear=model.linear,
         on="cpu" if placement.training_device.type == "cpu" else "cuda",
         step=multiply_adds(model, graph, placement.training_device),
-        fits=not division and _full_batch_fits(model, graph, placement, memory),
+        fits=not division and full_batch_fits(model, graph, placement, memory),
         batches=1 / share,
         rows_per_column=graph.num_nodes * share / width,
         batch_norm=normalised_by_batch(model),
@@ -186,7 +186,7 @@ def multiply_adds(model: Model, graph: Graph, device: torch.device) -> float:
     return float(graph.adj.nnz + graph.num_nodes) * sum(model.widths) * (IN_CACHE if fits else 1)
 
 
-def _full_batch_fits(model: Model, graph: Graph, placement: Placement, memory: int | None) -> bool:
+def full_batch_fits(model: Model, graph: Graph, placement: Placement, memory: int | None = None) -> bool:
     """Whether a full batch fits into the memory of the device, where its edges are kept there."""
     if placement.structure != "device":
         return False

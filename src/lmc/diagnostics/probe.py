@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lmc.engine import Run
 from lmc.engine.cuda_graphs import no_collection
-from lmc.graph import CSR, Batch, Graph, live_tensors, with_transpose
+from lmc.graph import CSR, Batch, Extractor, Graph, live_tensors, with_transpose
 from lmc.graph.csr import row_entries
 from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
@@ -33,8 +33,6 @@ ROWS = 6000
 """Rows in the larger of the two small batches."""
 SAMPLE = 32
 """Batches of an epoch whose size is measured."""
-CORE, HALO = 1, 2
-"""Marks of nodes in a batch."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ def batch_sizes(graph: Graph, clusters: Clusters, sample: int = SAMPLE) -> list[
 
 def halo_ratio(graph: Graph, clusters: Clusters, sample: int = 8) -> float:
     """Halo rows over core rows, the mean of about ``sample`` batches of an epoch."""
-    adj = with_transpose(graph.adj.to("cpu"))
-    return fmean(_outside(adj, core)[0].numel() / core.numel() for core in _cores(clusters, sample))
+    blocks = Extractor(with_transpose(graph.adj.to("cpu")))
+    return fmean(blocks.halo(core).numel() / core.numel() for core in _cores(clusters, sample))
 
 
 def _cores(clusters: Clusters, sample: int) -> Iterator[Tensor]:
@@ -75,19 +73,14 @@ def _cores(clusters: Clusters, sample: int) -> Iterator[Tensor]:
     return (clusters.order[clusters.core(parts)] for parts in drawn[:: max(1, len(drawn) // sample)])
 
 
-def _outside(adj: CSR, core: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The halo rows of a batch; the mark of halo rows among all; and the columns of the core's entries, all of them
-    and those outside of the core."""
+def _size(adj: CSR, core: Tensor) -> BatchSize:
+    CORE, HALO = 1, 2
     mark = torch.zeros(adj.num_rows, dtype=torch.int8)
     mark[core] = CORE
     read = adj.indices[row_entries(adj, core)[0]]
     outside = read[mark[read] == 0]
     mark[outside] = HALO
-    return (mark == HALO).nonzero().squeeze(1), mark, read, outside
-
-
-def _size(adj: CSR, core: Tensor) -> BatchSize:
-    halo, mark, read, outside = _outside(adj, core)
+    halo = (mark == HALO).nonzero().squeeze(1)
     read_by_halo = adj.indices[row_entries(adj, halo)[0]]
     core_edges, halo_edges = read.numel() - outside.numel(), int((mark[read_by_halo] == HALO).sum())
     return BatchSize(core.numel(), halo.numel(), core_edges, outside.numel(), halo_edges)
