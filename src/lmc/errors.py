@@ -213,6 +213,8 @@ def _shown(value: object) -> str:
     """A value in one short line."""
     plain = isinstance(value, bool | int | float | str | type(None))
     text = repr(value) if plain else f"{value.__name__}, a class" if isinstance(value, type) else type(value).__name__
+    if isinstance(value, list | tuple) and value:
+        text += " of " + " and ".join(dict.fromkeys(type(each).__name__ for each in value))
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 

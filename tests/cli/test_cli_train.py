@@ -52,7 +52,12 @@ def test_a_folder_is_not_overwritten_but_resumed(invoke: Invoke, tmp_path: Path)
     code, said = invoke("train", *SMALL, "--epochs", "4", "--run-dir", "here")
     assert code == 2
     assert "--resume" in said
-    assert invoke("train", *SMALL, "--epochs", "4", "--run-dir", "here", "--resume")[0] == 0
+    code, said = invoke("train", *SMALL, "--epochs", "4", "--run-dir", "here", "--resume")
+    assert code == 0
+    assert "nothing was left to train" not in said
+    code, said = invoke("train", *SMALL, "--epochs", "4", "--run-dir", "here", "--resume")
+    assert code == 0
+    assert "nothing was left to train: more than --epochs 4 continue the run" in said
     assert len((tmp_path / "here" / "epochs.jsonl").read_text().splitlines()) == 4
 
 

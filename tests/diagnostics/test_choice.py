@@ -126,3 +126,7 @@ def test_the_recommended_method_trains_the_model(graph: lmc.Graph, name: str) ->
 def test_wrong_arguments_are_refused(graph: lmc.Graph) -> None:
     with pytest.raises(ConfigError, match="num_parts"):
         recommended(gcn(graph), graph, num_parts=0)
+    with pytest.raises(ConfigError, match=rf"expected a model with {graph.num_features} inputs"):
+        recommended(lmc.models.GCN(graph.num_features + 1, 8, graph.num_classes), graph)
+    with pytest.raises(ConfigError, match="expected memory of at least 1"):
+        recommended(gcn(graph), graph, memory=0)

@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import lmc
 from helpers import parts_of, random_graph
 from lmc.engine import Run
+from lmc.errors import ConfigError
 from lmc.methods import GAS, METHODS, DropEdge, FullBatch, LMC4Conv, LMC4Rec, Method
 from lmc.models import GCN, Model, RecGCN
 
@@ -90,6 +91,12 @@ def test_hooks_of_the_optimiser_see_the_gradients_of_the_step() -> None:
     )
     run.step(next(iter(run)), optimizer)
     assert seen == [True]
+
+
+def test_what_is_no_optimiser_is_refused() -> None:
+    run = bound()
+    with pytest.raises(ConfigError, match=r"expected an optimiser of torch \(got str\)"):
+        run.step(next(iter(run)), "adam")  # type: ignore[arg-type]
 
 
 def test_lbfgs_minimises_with_the_closure_of_a_step() -> None:

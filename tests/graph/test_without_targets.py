@@ -1,4 +1,4 @@
-"""Graphs without targets and splits, which predictions need no more than."""
+"""Graphs without targets and splits, which predictions do not need, and graphs with test nodes alone."""
 
 from __future__ import annotations
 
@@ -49,6 +49,28 @@ def test_the_task_is_checked_and_kept() -> None:
     assert Graph.from_edges(both_directions(EDGES), X, task="regression").task == "regression"
     with pytest.raises(GraphError, match=r"expected task in .* \(got 'ranking'\)"):
         Graph.from_edges(both_directions(EDGES), X, task="ranking")
+
+
+def test_a_graph_with_test_nodes_alone_is_evaluated_and_not_trained_on(tmp_path: Path) -> None:
+    y, model = torch.arange(8) % 3, GCN(5, 4, 3)
+    whole = Graph.from_edges(both_directions(EDGES), X, y, train=[0, 1], test=[4, 6, 7])
+    graph = Graph.from_edges(both_directions(EDGES), X, y, test=[4, 6, 7])
+    assert lmc.evaluate(model, graph) == {"test": lmc.evaluate(model, whole)["test"]}
+    data = Data(x=X, y=y, edge_index=both_directions(EDGES), test_mask=whole.test)
+    for again in (lmc.load(data), lmc.load(lmc.save(graph, tmp_path / "test.npz"))):
+        assert (again.splits, again.checksum) == (("test",), graph.checksum)
+    with pytest.raises(ConfigError, match=r"expected training nodes in graph 'graph' \(got none\)"):
+        GAS(num_parts=2).bind(graph, model, device="cpu")
+    with pytest.raises(
+        ConfigError, match=r"expected a model with 3 outputs.*or pass num_classes=4 to Graph.from_edges"
+    ):
+        lmc.evaluate(GCN(5, 4, 4), graph)
+
+
+def test_an_evaluation_needs_a_split() -> None:
+    graph = Graph.from_edges(both_directions(EDGES), X, name="bare", num_classes=3)
+    with pytest.raises(ConfigError, match=r"expected nodes with known targets in graph 'bare' \(got none\)"):
+        lmc.evaluate(GCN(5, 4, 3), graph)
 
 
 def test_training_without_targets_is_refused() -> None:

@@ -89,6 +89,8 @@ def train_command(options: Train) -> None:
         out.print(_summary(read_run(run_dir)))
     if training.ended_early:
         out.print(training.ended_early, soft_wrap=True)
+    elif known is None and run.is_first_rank:
+        out.print(f"nothing was left to train: more than --epochs {settings.epochs} continue the run", soft_wrap=True)
 
 
 def _check_options(options: Train, shared: Mapping[str, int | str | None]) -> None:

@@ -2,7 +2,8 @@
 
 Keys: ``edge_index`` int32 [2, E] as [source, target], with both directions listed unless the graph is directed;
 features ``x`` dense [n, d], or sparse as ``x_indptr x_indices x_data x_shape``; ``y`` [n] or [n, C] and
-``train_idx``, or neither in a file for predictions. Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``,
+``train_idx``, or ``y`` and ``test_idx`` alone in a file for evaluations, or none of them in a file for predictions.
+Optional: ``val_idx test_idx``, ``num_nodes``, ``num_classes``,
 ``task`` ("classes", "labels" or "regression"), ``node_weight`` [n], ``edge_weight`` [E], ``edge_attr`` [E, k], and
 ``undirected``, which is false for a directed graph, ``inductive``, which is true where training sees the training nodes
 alone, and ``metric``, the name of the metric that scores the graph.
@@ -28,7 +29,8 @@ from lmc.graph.checks import csr_of
 
 REQUIRED = ("edge_index",)
 TARGETS = ("y", "train_idx")
-"""Either both, or none in a file without targets, which serves predictions."""
+"""Either both, or none in a file without targets, which serves predictions. Of a file with test nodes alone, which
+serves evaluations, ``y``."""
 SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 OPTIONAL = (
     "val_idx", "test_idx", "num_nodes", "num_classes", "task", "node_weight", "edge_weight", "edge_attr", "undirected",
@@ -100,7 +102,9 @@ def write(graph: Graph, path: str | Path) -> Path:
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     arrays = read_npz(path)
-    targets = TARGETS if any(key in arrays for key in TARGETS) else ()
+    targets: tuple[str, ...] = TARGETS if any(key in arrays for key in TARGETS) else ()
+    if "test_idx" in arrays and not arrays.keys() & {"train_idx", "val_idx"}:
+        targets = ("y",)
     missing = [key for key in (*REQUIRED, *targets) if key not in arrays]
     if "x" not in arrays and not all(key in arrays for key in SPARSE):
         missing.append("x (or " + " ".join(SPARSE) + ")")

@@ -20,15 +20,16 @@ def from_data(
     """The graph in a PyG ``Data`` with x, y, edge_index and train_mask; val_mask and test_mask are optional, and
     ``data.node_weight`` [n] is the weight of each loss.
 
-    Without ``y`` and masks it is a graph for predictions. Of masks with several splits, [n, k], the first is used.
-    ``data.edge_weight`` and ``data.edge_attr`` are those of the graph.
+    With ``test_mask`` alone it is a graph for evaluations, and without ``y`` and masks one for predictions. Of masks
+    with several splits, [n, k], the first is used. ``data.edge_weight`` and ``data.edge_attr`` are those of the graph.
     """
     needed = {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}
     if all(getattr(data, key, None) is None for key in ("y", *(f"{split}_mask" for split in SPLITS))):
         needed.pop("y")
     for key, meaning in needed.items():
         if getattr(data, key, None) is None:
-            raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading")
+            other = "; lmc.Graph.from_edges makes a graph without features, by x=None" if key == "x" else ""
+            raise GraphError(f"expected data.{key}, the {meaning} (got none): set it before loading{other}")
     if getattr(data, "edge_type", None) is not None:
         raise GraphError(
             "expected edges of one type (got data.edge_type): encode the types as data.edge_attr, which wrapped "
@@ -77,12 +78,13 @@ def from_splits(
 def _mask(data: Any, split: str) -> Tensor | None:
     mask = getattr(data, f"{split}_mask", None)
     if mask is None:
-        if split != "train":
+        alone = getattr(data, "test_mask", None) is not None and getattr(data, "val_mask", None) is None
+        if split != "train" or alone:
             return None
         raise GraphError(
             "expected data.train_mask, a boolean per node (got none): set it, or draw one with "
-            "torch_geometric.transforms.RandomNodeSplit; for graphs that belong to one split as a whole "
-            "use lmc.data.from_splits(train, val, test)"
+            "torch_geometric.transforms.RandomNodeSplit; for predictions alone delete data.y; for graphs that belong "
+            "to one split as a whole use lmc.data.from_splits(train, val, test)"
         )
     mask = mask[:, 0] if mask.dim() == 2 else mask
     return mask.bool() if mask.dtype == torch.uint8 else mask  # the dtype of masks in older versions of torch

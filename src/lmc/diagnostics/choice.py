@@ -14,8 +14,9 @@ import torch
 
 from lmc.diagnostics.plan import USABLE, divide, plan
 from lmc.diagnostics.probe import halo_ratio
+from lmc.engine import check_fit
 from lmc.engine.problem import kind_of
-from lmc.errors import typed
+from lmc.errors import check_at_least, typed
 from lmc.graph import CSR, Graph
 from lmc.methods import CMC, GAS, IMC, SIGN, ClusterMethod, FullBatch, LMC4Rec, Method
 from lmc.models import Model
@@ -154,6 +155,8 @@ def recommended(
             full batch is not recommended.
         memory: bytes of the device that may be used; None: what is free.
     """
+    check_fit(graph, model)
+    check_at_least(1, memory=memory)
     placement, graph = placement or Placement(), graph.training_graph
     asked = {"num_parts": num_parts, "clusters_per_batch": clusters_per_batch, "partition": partition}
     division: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -198,11 +199,12 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
         )
 
 
-def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
+def check_fit(given: Graph | Shard, model: Model, needs: Literal["train", "targets", "features"] = "train") -> None:
     """Refuse a graph and a model whose widths do not fit each other.
 
     Args:
-        targets: whether the targets of the graph are read; without them only the features have to fit.
+        needs: "train": training nodes; "targets": nodes of any split; "features": none, and only the features have to
+            fit.
     """
     graph = given.graph if isinstance(given, Shard) else given
     if not isinstance(graph, Graph):
@@ -213,10 +215,15 @@ def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
             "convolutions; docs/bring-your-own-model.md shows how to write one"
         )
     model.initialise(graph.num_features)
-    if targets and not (given.split_sizes[0] if isinstance(given, Shard) else graph.num_labelled):
+    if needs == "train" and "train" not in given.splits:
         raise ConfigError(
             f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
             "lmc.predict needs neither"
+        )
+    if needs == "targets" and not given.splits:
+        raise ConfigError(
+            f"expected nodes with known targets in graph {graph.name!r} (got none): pass y and test to "
+            "Graph.from_edges; lmc.predict needs neither"
         )
     _check_edge_data(graph, model)
     if isinstance(getattr(model, "lin_in", None), Embedding) and not without_features(graph):
@@ -224,7 +231,7 @@ def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
             f'expected a graph without features for input="embedding" (got {graph.num_features} features in graph '
             f'{graph.name!r}): use input="features", or build the graph with x=None'
         )
-    if not targets and graph.num_features != model.in_width:
+    if needs == "features" and graph.num_features != model.in_width:
         raise ConfigError(
             f"expected a graph with the {model.in_width} features that the model was made for (got "
             f"{graph.num_features} in graph {graph.name!r}): pass the features of training"
@@ -233,10 +240,12 @@ def check_fit(given: Graph | Shard, model: Model, targets: bool = True) -> None:
         ("inputs", graph.num_features, model.in_width, "g.num_features"),
         ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
     ):
-        if targets and wanted != got:
-            raise ConfigError(
-                f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}"
-            )
+        if needs == "features" or wanted == got:
+            continue
+        other = f", or pass num_classes={got} to Graph.from_edges" if needs == "targets" and what == "outputs" else ""
+        raise ConfigError(
+            f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}{other}"
+        )
 
 
 def _check_edge_data(graph: Graph, model: Model) -> None:

@@ -151,6 +151,11 @@ class Run:
         Args:
             clip: largest norm of the gradient; None: no clipping.
         """
+        if not callable(getattr(optimizer, "zero_grad", None)):
+            raise ConfigError(
+                f"expected an optimiser of torch (got {type(optimizer).__name__}): pass one, such as "
+                "torch.optim.Adam(model.parameters())"
+            )
         seen: list[StepStats] = []
 
         def closure() -> Tensor:

@@ -95,7 +95,10 @@ def checked_features(x: Any, n: int) -> Tensor | CSR:
     if isinstance(x, CSR):
         _check_csr(x)
     if len(x.shape) != 2 or x.shape[0] != n:
-        raise GraphError(f"expected one feature row per node, [{n}, d] (got x of shape {list(x.shape)})")
+        raise GraphError(
+            f"expected one feature row per node, [{n}, d] (got x of shape {list(x.shape)}): y has {n} rows, and x must "
+            "list the same nodes"
+        )
     if x.shape[1] == 0:
         raise GraphError("expected at least one feature column (got x with none)")
     values = x.data if isinstance(x, CSR) else x
@@ -233,17 +236,23 @@ def checked_weight(weight: Tensor, train: Tensor) -> Tensor:
     if bool(wrong.any()):
         node = int(wrong.nonzero()[0])
         raise GraphError(f"expected weights of at least 0, and finite (got weight[{node}] = {float(weight[node])})")
-    if not bool((weight * train).any()):
+    if bool(train.any()) and not bool((weight * train).any()):
         raise GraphError("expected a positive weight of at least one training node (got 0 for all of them)")
     return weight
 
 
 def checked_splits(splits: Mapping[str, object], n: int) -> dict[str, Tensor]:
-    """The boolean masks [n] of all splits; those of val and test are empty where they are not given."""
-    masks = {
-        split: checked_mask(split, nodes, n) for split, nodes in splits.items() if nodes is not None or split == "train"
-    }
-    masks = {split: masks.get(split, torch.zeros_like(masks["train"])) for split in SPLITS}
+    """The boolean masks [n] of all splits; those that are not given are empty. Train is needed, unless test alone is
+    given, for an evaluation."""
+    given = {split: nodes for split, nodes in splits.items() if nodes is not None}
+    if "train" not in given and list(given) != ["test"]:
+        raise GraphError(
+            "expected train nodes (got none): pass a mask or node numbers; for an evaluation pass test alone, and for "
+            "predictions leave out y"
+        )
+    masks = {split: checked_mask(split, nodes, n) for split, nodes in given.items()}
+    empty = torch.zeros_like(next(iter(masks.values())))
+    masks = {split: masks.get(split, empty) for split in SPLITS}
     for a, b in combinations(SPLITS, 2):
         both = masks[a] & masks[b]
         if bool(both.any()):
@@ -256,9 +265,9 @@ def checked_splits(splits: Mapping[str, object], n: int) -> dict[str, Tensor]:
 
 def checked_mask(split: str, nodes: object, n: int) -> Tensor:
     """The boolean mask [n] of a split, from a mask or from node numbers."""
-    if nodes is None:
-        raise GraphError(f"expected {split} nodes (got none): pass a mask or node numbers")
     chosen = as_tensor(split, nodes)
+    if chosen.dim() == 1 and not chosen.numel() and chosen.dtype != torch.bool:
+        raise GraphError(f"expected at least one {split} node (got an empty split)")
     if chosen.dim() != 1:
         raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
     if chosen.dtype == torch.bool:

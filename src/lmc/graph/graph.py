@@ -38,7 +38,7 @@ class Graph:
         x: features, dense float [n, d] or sparse :class:`CSR` with values; the identity if there are none.
         y: int64 classes [n] (-1 where unknown), labels float [n, C], or the targets of a regression, float [n] or
             [n, k]; both are NaN where unknown.
-        train, val, test: boolean masks [n]; those of val and test may be empty.
+        train, val, test: boolean masks [n], which may be empty; training needs nodes in ``train``.
         num_classes: number of classes, of labels, or of regression targets: the outputs of a model.
         name: for messages and records.
         task: "classes", "labels" or "regression"; by default labels where ``y`` is a matrix, else classes.
@@ -211,7 +211,8 @@ class Graph:
                 identity, and learn one row per node.
             y: classes [n], -1 for unknown; a 0/1 matrix [n, C] of labels, or regression targets [n] or [n, k], NaN for
                 unknown. None: no target is known; such a graph has no splits, and serves :func:`lmc.predict`.
-            train, val, test: boolean masks [n] or arrays of node numbers; ``val`` and ``test`` may be None.
+            train, val, test: boolean masks [n] or arrays of node numbers; ``val`` and ``test`` may be None, and so may
+                ``train`` where ``test`` alone is given, for :func:`lmc.evaluate`.
             num_classes: by default one more than the largest class, or the columns of ``y``.
             symmetrise: add missing directions, merge duplicates and drop self-loops instead of refusing such edges. A
                 pair that is listed several times, in either direction, gets the mean of its weights and features.

@@ -78,7 +78,8 @@ def inspect_network(network: nn.Module, call: NetworkCall, in_width: int) -> Ins
     """Inspect a network; :class:`ConfigError` if methods cannot train it by batches."""
     if not convolutions_of(network):
         raise ConfigError(
-            f"expected a network of PyG convolutions (got {type(network).__name__} without a MessagePassing module)"
+            f"expected a network of PyG convolutions (got {type(network).__name__} without a MessagePassing module): "
+            "build it of the convolutions of torch_geometric.nn"
         )
     generator = torch.Generator().manual_seed(0)
     probe = perturbed(probe_of(network), generator)

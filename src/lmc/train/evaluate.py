@@ -32,7 +32,7 @@ def evaluate(
             besides the tables, and does not change the result.
         distributed: evaluate together with the other processes that torchrun started; all of them get the scores.
     """
-    check_fit(graph, model)
+    check_fit(graph, model, needs="targets")
     wanted = metrics_of(metrics, graph.graph if isinstance(graph, Shard) else graph)
     problem = shared_problem(graph, model, placement_on(next(model.parameters()).device, placement), distributed)
     return evaluate_problem(problem, max_elements, metrics=wanted)

@@ -53,7 +53,7 @@ def predict(
     Returns:
         One row for every requested node, in the order of ``nodes``, on the device of ``graph``.
     """
-    check_fit(graph, model, targets=False)
+    check_fit(graph, model, needs="features")
     given, graph = graph, graph.graph if isinstance(graph, Shard) else graph
     _check_output(model, graph, output, layer)
     index = _node_index(nodes, given.num_nodes)
