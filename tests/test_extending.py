@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 
 from helpers import full_gradient, one_thread, parts_of, random_graph, scrambled, sweep, worst_error  # noqa: F401
 from lmc.cli import app
+from lmc.errors import ConfigError
+from lmc.graph import Aggregation
 from lmc.methods import METHODS, LMC4Conv
-from lmc.models import GCN, MODELS
+from lmc.models import GAT, GCN, MODELS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -44,12 +46,15 @@ def block_with(definition: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("definition", ["class DecayLMC(", "class ARMA("])
+FILES = ("class DecayLMC(", "class UniformNodes(", "class ARMA(")
+
+
+@pytest.mark.parametrize("definition", FILES)
 def test_each_file_is_short(definition: str) -> None:
     assert len([line for line in block_with(definition).splitlines() if line.strip()]) <= MOST_LINES
 
 
-@pytest.mark.parametrize("definition", ["class DecayLMC(", "class ARMA("])
+@pytest.mark.parametrize("definition", FILES)
 def test_each_file_runs_by_itself(definition: str) -> None:
     run_in(ModuleType("alone"), block_with(definition))
 
@@ -84,6 +89,22 @@ def test_with_one_exponent_the_method_is_lmc4conv(page: dict[str, Any]) -> None:
     theirs = LMC4Conv(alpha=0.25, score="1", clusters_per_batch=1).bind(g, model, parts_of(g))
     for _ in range(3):
         assert worst_error(sweep(mine), sweep(theirs)) < 1e-12
+
+
+def test_the_sampled_aggregation_and_loss_are_unbiased(page: dict[str, Any]) -> None:
+    g, sums, rows = random_graph(20), torch.zeros(20, 20, dtype=torch.float64), torch.zeros(20, 1, dtype=torch.float64)
+    run, loss = page["UniformNodes"](share=0.5).bind(g, scrambled(GCN(6, 7, 4, num_layers=1))), 0.0
+    draws = [batch for epoch in range(2000) for batch in run.batches(epoch)]
+    for batch in draws:
+        P = batch.operators[0]
+        assert isinstance(P, Aggregation)
+        sums[batch.core[:, None], batch.core[None, :]] += P.forward.to_dense()
+        rows[batch.core] += 1
+        loss += batch.weight * float(g.train[batch.n_id].sum()) / g.num_labelled / len(draws)
+    assert float((sums / rows - run.problem.P.to_dense()).abs().max()) < 0.03
+    assert loss == pytest.approx(1.0, abs=0.02)
+    with pytest.raises(ConfigError, match="linear"):
+        page["UniformNodes"]().bind(g, GAT(6, 7, 4))
 
 
 def test_the_command_line_knows_both(page: dict[str, Any], tmp_path: Path) -> None:
