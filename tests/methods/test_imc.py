@@ -17,7 +17,7 @@ import lmc
 from helpers import parts_of, random_graph, scrambled, sparse, sweep, worst_error
 from lmc.diagnostics import bias, gradient_error
 from lmc.engine import Run
-from lmc.engine.exact import chunks_of, exact_states
+from lmc.engine.exact import chunks_of, exact_states, sweep_chunks
 from lmc.engine.run import _source_on
 from lmc.errors import ConfigError
 from lmc.graph import Graph, spmm
@@ -431,6 +431,30 @@ def test_tables_on_other_tiers_give_the_same_gradient(tier: str, halo: float) ->
     for _ in range(3):
         a, b = (sweep(run) for run in runs)
         assert worst_error(a, b) < 1e-12
+
+
+@pytest.mark.parametrize("entries", [2**20, 30])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("tier", ["device", "disk"])
+@pytest.mark.parametrize("options", [{"halo": 0.0}, {"halo": 1.0}, {"redraw": True}], ids=["cores", "halo", "redrawn"])
+def test_a_sweep_in_chunks_fills_what_one_over_all_rows_does(
+    options: dict[str, Any], tier: str, kept: bool, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunks divide batches, and matrices are read a few entries at a time."""
+    placement = Placement(history=tier, keep_batches=kept)
+    filled = []
+    for most in (2**28, 400):
+        monkeypatch.setattr("lmc.engine.exact.MAX_ELEMENTS", most)
+        monkeypatch.setattr("lmc.graph.csr.CHUNK", entries)
+        run = bound(IMC(clusters_per_batch=1, **options), MODELS["gcn-batch-norm"]().double(), placement=placement)
+        for _ in range(2):  # the second time with the entries that the first one has kept
+            run.refresh()
+        filled.append({name: table.data().clone() for name, table in run.named_tables().items()} | run.numbers)
+        assert (len(sweep_chunks(run.problem)) > 1) == (most == 400)
+        own = most == 400 and tier == "disk"
+        assert bool(run.source.entries) == (kept and options == {"halo": 0.0} and not own)
+    for name, value in filled[0].items():
+        assert torch.allclose(filled[1][name], value, equal_nan=True), name
 
 
 def test_rows_in_bfloat16_give_nearly_the_same_gradient() -> None:

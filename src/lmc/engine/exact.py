@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmc.engine.distributed.exchange import publish
-from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, accumulate, entry_chunks, row_chunks, spmm
+from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, accumulate, row_chunks, spmm
+from lmc.graph.csr import chosen_entries
 from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
@@ -336,32 +337,61 @@ class Passes:
         blocks = problem.transposed if transposed else problem.blocks
         if not outside:
             publish(problem.exchange, rows)
+        copied = relu or rows.data().dtype != sums.data().dtype
         for out in self.chunks:
-            ext, A = self._entries(problem, out, "between") if outside else rows_with_columns(problem, blocks, out)
+            if outside:
+                ext, A = self._entries(problem, out, "between", rows)
+            else:
+                ext, A = self._block(problem, blocks, out, None if copied else rows)
             read = rows.pull(ext).to(sums.data().dtype)
             there = sums.pull(out) if sums.tier == "device" and isinstance(out, slice) else None
             sums.push(out, spmm(A, read.clamp_min(0) if relu else read, there))
 
     def complete_sums(self, l: int, rows: Table, outside: Table, of: Rows) -> Tensor:
-        ext, P = self._entries(self.problem.of_layer(l), of, "within")
+        ext, P = self._entries(self.problem.of_layer(l), of, "within", rows)
         there = outside.pull(of)
         return accumulate(there.clone(), P, rows.pull(ext).to(there.dtype))
 
-    def _entries(self, problem: Problem, rows: Rows, where: Literal["within", "between"]) -> tuple[Rows, CSR]:
-        """The rows that ``rows`` read, and the entries of P that lie within fixed batches, or between them."""
-        kept = None if self._source is None or len(self.chunks) > 1 else self._source.entries
-        if kept and (problem.blocks, where) in kept:
-            return slice(0, problem.graph.num_nodes), kept[problem.blocks, where]
-        ext, P = rows_with_columns(problem, problem.blocks, rows)
-        batch = self._clusters.parts.to(problem.device, torch.int32) // self._clusters.per_batch
-        column = F.pad(batch, (0, problem.graph.num_nodes - batch.numel()), value=-1)[ext]  # mirrors are in no batch
-        row, chosen = batch[rows], torch.empty(P.nnz, dtype=torch.bool, device=P.device)
-        for i, entries in entry_chunks(P):
-            chosen[entries] = (row[i] == column[P.indices[entries].long()]) == (where == "within")
-        found = replace(P, edge_data=None, _cache={}).filtered(chosen)
-        if kept is not None:
-            kept[problem.blocks, where] = found
-        return ext, found
+    def _block(self, problem: Problem, blocks: Extractor, out: Rows, table: Table | None) -> tuple[Rows, CSR]:
+        """The rows that ``out`` read, and the block of the matrix between them. Of a ``table`` in the memory of the
+        device that is read as it is, these are all rows: nothing is copied."""
+        in_place = table is not None and table.tier == "device" and not blocks.P.on_host
+        if in_place and isinstance(out, slice) and out != slice(0, problem.num_owned):
+            return slice(0, problem.graph.num_nodes), blocks.P.select_rows(out)
+        return rows_with_columns(problem, blocks, out)
+
+    def _entries(
+        self, problem: Problem, out: Rows, where: Literal["within", "between"], table: Table
+    ) -> tuple[Rows, CSR]:
+        """The rows of the table that ``out`` read, and the entries of P that lie within fixed batches, or between them.
+
+        They are kept where batches are, unless there are several chunks since the memory of a GPU is short, or since
+        the table lies on a slower tier.
+        """
+        kept, short = None if self._source is None else self._source.entries, problem.device.type == "cuda"
+        if kept is None or (len(self.chunks) > 1 and (short or table.tier != "device")):
+            ext, P = self._block(problem, problem.blocks, out, table)
+            return ext, self._chosen(P, out, ext, where)
+        every, columns = slice(0, problem.num_owned), slice(0, problem.graph.num_nodes)
+        if (problem.blocks, where) not in kept:
+            kept[problem.blocks, where] = self._chosen(
+                problem.blocks.P.leading(problem.num_owned), every, columns, where
+            )
+        P = kept[problem.blocks, where]
+        return columns, P if out == every else P.select_rows(out)
+
+    def _chosen(self, P: CSR, out: Rows, ext: Rows, where: Literal["within", "between"]) -> CSR:
+        """The entries of a block that lie within fixed batches, or between them."""
+        n = self.problem.graph.num_nodes
+        batch = self._clusters.parts.to(P.device, torch.int32) // self._clusters.per_batch
+        column = F.pad(batch, (0, n - batch.numel()), value=-1)[ext]  # mirrors are in no batch
+        row, degrees = batch[out], P.degrees().long()
+
+        def choose(rows: slice, entries: slice) -> Tensor:
+            own = row[rows].repeat_interleave(degrees[rows], output_size=entries.stop - entries.start)
+            return (own == column.index_select(0, P.indices[entries])) == (where == "within")
+
+        return chosen_entries(P, choose)
 
     def total(self, value: Tensor) -> Tensor:
         exchange = self.problem.exchange

@@ -228,6 +228,18 @@ def entry_chunks(matrix: CSR) -> Iterator[tuple[Tensor, slice]]:
         yield each.repeat_interleave(counts, output_size=entries.stop - entries.start), entries
 
 
+def chosen_entries(matrix: CSR, choose: Callable[[slice, slice], Tensor]) -> CSR:
+    """The entries for which ``choose(rows, entries)`` is true, without their edge data. They are read in chunks, whose
+    temporary values stay in the cache of a CPU."""
+    bare, pieces = replace(matrix, edge_data=None, _cache={}), list[CSR]()
+    for rows, entries in entry_ranges(matrix):
+        piece = bare._at(entries, bare.indptr[rows.start : rows.stop + 1] - entries.start)
+        pieces.append(piece.filtered(choose(rows, entries)))
+    indices, values = (torch.cat(each) for each in zip(*((p.indices, p.data) for p in pieces), strict=True))
+    counts = torch.cat([piece.degrees() for piece in pieces])
+    return CSR(pointers(counts, pointer_dtype(indices.numel())), indices, values, matrix.num_cols)
+
+
 def rows_in_chunks(matrix: CSR, rows: Tensor) -> Iterator[tuple[slice, CSR]]:
     """Ranges of ``rows`` and the matrix of these rows, with at most :data:`CHUNK` entries each."""
     for some, _ in _pointer_chunks(pointers(matrix.degrees(rows), torch.int64), CHUNK):
