@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,6 +49,14 @@ def test_transpose_of_a_pattern_has_no_values() -> None:
     pattern = CSR(A.indptr, A.indices, None, A.num_cols)
     assert pattern.t().values is None
     assert torch.equal(pattern.t().to_dense(), (A.to_dense() != 0).t().float())
+
+
+def test_a_matrix_with_other_values_has_another_transpose() -> None:
+    """A matrix keeps what it has computed, which is that of its own values."""
+    A = random_sparse(7, 5)
+    A.t()
+    B = replace(A, values=2 * A.data)
+    assert torch.equal(B.t().to_dense(), 2 * A.to_dense().t())
 
 
 def test_symmetric_matrix_is_its_own_transpose() -> None:

@@ -31,7 +31,7 @@ def matrix(dtype: torch.dtype = torch.float64) -> CSR:
     dense[5], dense[11] = True, False
     rows, cols = dense.fill_diagonal_(False).nonzero().unbind(1)
     values = torch.rand(rows.numel(), generator=generator).to(dtype)
-    return replace(from_rows(rows, cols, values, (23, 23)), edge_data=torch.stack([values, -values], 1), _cache={})
+    return replace(from_rows(rows, cols, values, (23, 23)), edge_data=torch.stack([values, -values], 1))
 
 
 @pytest.mark.parametrize("lengths", [[], [3], [0, 2, 9, 2, 0, 2, 2, 2, 9]])
@@ -63,11 +63,11 @@ def test_a_permutation_in_memory_is_the_one_in_files(dtype: torch.dtype) -> None
 def test_self_loops_of_a_pattern_are_those_of_a_weighted_matrix() -> None:
     A = matrix()
     weighted = permuted(A, torch.arange(22, -1, -1))  # its columns are not sorted
-    bare = replace(weighted, values=None, edge_data=None, _cache={})
+    bare = replace(weighted, values=None, edge_data=None)
     looped, wanted = with_self_loops(bare), with_self_loops(weighted)
     assert torch.equal(looped.indptr, wanted.indptr)
     assert torch.equal(looped.indices, wanted.indices)
-    with_files = with_self_loops(replace(bare, files=MappedFiles(), _cache={}))
+    with_files = with_self_loops(replace(bare, files=MappedFiles()))
     assert torch.equal(with_files.indices, wanted.indices)
 
 
@@ -77,8 +77,8 @@ def test_values_by_rows_of_equal_length_are_those_by_chunks(kind: str, dtype: to
     """Bit for bit, also of the transpose, which the mean keeps with it."""
     dense = matrix().to_dense() != 0
     rows, cols = (dense | dense.t()).nonzero().unbind(1)
-    A = replace(from_rows(rows, cols, None, (23, 23)), symmetric=True, _cache={})
-    found, wanted = (normalise(each, kind, dtype) for each in (A, replace(A, files=MappedFiles(), _cache={})))
+    A = replace(from_rows(rows, cols, None, (23, 23)), symmetric=True)
+    found, wanted = (normalise(each, kind, dtype) for each in (A, replace(A, files=MappedFiles())))
     for a, b in ((found, wanted), (found.t(), wanted.t())):
         assert torch.equal(a.indices, b.indices)
         assert a.dtype == b.dtype == dtype

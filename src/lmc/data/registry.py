@@ -215,7 +215,7 @@ def preprocessed(graph: Graph, entry: Named) -> Graph:
     if entry.preprocessing == "rows":
         if isinstance(x, CSR):
             sums = torch.zeros(x.num_rows, dtype=x.dtype).index_add_(0, x.row_index(), x.data)
-            return replace(graph, x=replace(x, values=x.data / _divisor(sums)[x.row_index()], _cache={}))
+            return replace(graph, x=replace(x, values=x.data / _divisor(sums)[x.row_index()]))
         return replace(graph, x=x / _divisor(x.sum(dim=1, keepdim=True)))
     if entry.preprocessing == "standardise":
         dense = x.to_dense() if isinstance(x, CSR) else x

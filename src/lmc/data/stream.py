@@ -92,7 +92,7 @@ def _adjacency(large: dict[str, Member], n: int, directed: bool, files: MappedFi
 
     adj = scattered(chunks, (n, n), files)
     _check_edges(adj, n, directed)
-    return replace(adj, symmetric=not directed, _cache={})
+    return replace(adj, symmetric=not directed)
 
 
 def _edge_members(large: dict[str, Member]) -> tuple[Member, list[Member]]:

@@ -105,7 +105,7 @@ class Batch:
         row = torch.full((adj.num_rows,), -1, dtype=torch.int64, device=ext.device)
         row[ext] = torch.arange(ext.numel(), device=ext.device)
         columns = row[entries.indices.long()]
-        return replace(entries, indices=columns, _cache={}).filtered(columns >= 0)
+        return replace(entries, indices=columns).filtered(columns >= 0)
 
     def _within_subgraphs(self, entries: CSR) -> CSR:
         """Those ``entries`` of the adjacency that the first operator has, whose subgraphs are not connected."""
@@ -116,7 +116,7 @@ class Batch:
         wanted = entries.row_index() * n + entries.indices
         at = torch.searchsorted(known, wanted).clamp(max=known.numel() - 1)
         columns = P.indices.long()[order[at]]
-        return replace(entries, indices=columns, _cache={}).filtered(known[at] == wanted)
+        return replace(entries, indices=columns).filtered(known[at] == wanted)
 
     @cached_property
     def edge_index(self) -> Tensor:

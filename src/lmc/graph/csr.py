@@ -78,7 +78,7 @@ class CSR:
     on_host: bool = False
     edge_data: Tensor | None = None
     files: MappedFiles | None = None
-    _cache: dict[object, object] = field(default_factory=dict, repr=False)
+    _cache: dict[object, object] = field(default_factory=dict, init=False, repr=False)  # not passed on by replace
 
     @property
     def num_rows(self) -> int:
@@ -124,7 +124,7 @@ class CSR:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CSR:
         """This matrix on ``device``, with values of ``dtype``; the same object where nothing changes."""
         if self.files is not None and device is None and self.values is not None and dtype != self.dtype:
-            return replace(self, values=empty_entries(self, dtype or self.dtype).copy_(self.values), _cache={})
+            return replace(self, values=empty_entries(self, dtype or self.dtype).copy_(self.values))
         values = None if self.values is None else self.values.to(device=device, dtype=dtype)
         indices, data = self.indices.to(device), None if self.edge_data is None else self.edge_data.to(device)
         if indices is self.indices and values is self.values and data is self.edge_data:
@@ -231,7 +231,7 @@ def entry_chunks(matrix: CSR) -> Iterator[tuple[Tensor, slice]]:
 def chosen_entries(matrix: CSR, choose: Callable[[slice, slice], Tensor]) -> CSR:
     """The entries for which ``choose(rows, entries)`` is true, without their edge data. They are read in chunks, whose
     temporary values stay in the cache of a CPU."""
-    bare, pieces = replace(matrix, edge_data=None, _cache={}), list[CSR]()
+    bare, pieces = replace(matrix, edge_data=None), list[CSR]()
     for rows, entries in entry_ranges(matrix):
         piece = bare._at(entries, bare.indptr[rows.start : rows.stop + 1] - entries.start)
         pieces.append(piece.filtered(choose(rows, entries)))
@@ -275,7 +275,7 @@ def offload(matrix: CSR, device: torch.device) -> CSR:
 
 def _offload(matrix: CSR, device: torch.device) -> CSR:
     if matrix.files is not None:
-        return replace(matrix, indptr=matrix.indptr.to(device), on_host=True, _cache={})
+        return replace(matrix, indptr=matrix.indptr.to(device), on_host=True)
     arrays = [matrix.indices, matrix.data] + ([] if matrix.edge_data is None else [matrix.edge_data])
     if device.type == "cuda":
         arrays = [allocate_pages(a.shape, a.dtype).copy_(a) for a in arrays]

@@ -105,7 +105,7 @@ def _weighted(looped: CSR, dtype: torch.dtype, rule: Rule, symmetric: bool) -> C
     else:
         for row, entries in entry_chunks(looped):
             values[entries] = rule(row, looped.indices[entries], entries).to(dtype)
-    return replace(looped, values=values, symmetric=symmetric, edge_data=looped.values, _cache={})
+    return replace(looped, values=values, symmetric=symmetric, edge_data=looped.values)
 
 
 def _of(number: Tensor, nodes: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def gcn_norm(adj: CSR, dtype: torch.dtype = torch.float32) -> CSR:
     """P = D^-1/2 (A + I) D^-1/2 with D the row sums of A + I; symmetric where A is."""
     if _bare(adj) and adj.files is None:  # in one pass over the entries
         found = with_self_loops(adj, dtype, _gcn_rule((adj.degrees() + 1).double()))
-        return replace(found, symmetric=adj.symmetric, _cache={})
+        return replace(found, symmetric=adj.symmetric)
     looped = with_self_loops(adj)
     sums = looped.degrees().double() if looped.values is None else row_sums(looped, looped.values)
     return _weighted(looped, dtype, _gcn_rule(sums, looped.values), adj.symmetric)

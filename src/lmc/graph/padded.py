@@ -127,9 +127,9 @@ class PaddedExtractor(Extractor):
 
 def with_empty_row(P: CSR) -> CSR:
     """The matrix, and its transpose, with an empty row for rows of padding."""
-    made = replace(P, indptr=torch.cat([P.indptr, P.indptr[-1:]]), _cache={})
+    made = replace(P, indptr=torch.cat([P.indptr, P.indptr[-1:]]))
     if P.t() is not P:
-        made._cache["t",] = replace(P.t(), indptr=torch.cat([P.t().indptr, P.t().indptr[-1:]]), _cache={})
+        made._cache["t",] = replace(P.t(), indptr=torch.cat([P.t().indptr, P.t().indptr[-1:]]))
     return made
 
 

@@ -19,20 +19,20 @@ from lmc.kernels.pinned import take
 
 def induced(matrix: CSR, nodes: Tensor, local: Tensor) -> CSR:
     """The square matrix on ``nodes``; ``local`` are their numbers in it, and -1 for all other nodes."""
-    return replace(selected(matrix, nodes, local, nodes.numel()), symmetric=matrix.symmetric, _cache={})
+    return replace(selected(matrix, nodes, local, nodes.numel()), symmetric=matrix.symmetric)
 
 
 def selected(matrix: CSR, rows: Tensor, local: Tensor, num_cols: int) -> CSR:
     """The block of ``rows`` and of the columns that have a number in ``local`` instead of -1, which is their number in
     the block. Entries are read in chunks, whose temporary values stay in the cache of a CPU."""
     if not rows.numel():
-        return replace(matrix.select_rows(rows), num_cols=num_cols, symmetric=False, _cache={})
+        return replace(matrix.select_rows(rows), num_cols=num_cols, symmetric=False)
     kept = []
     for _, piece in rows_in_chunks(matrix, rows):
         columns = local[piece.indices]
-        kept.append(replace(piece, indices=columns.to(torch.int32), _cache={}).filtered(columns >= 0))
+        kept.append(replace(piece, indices=columns.to(torch.int32)).filtered(columns >= 0))
     if len(kept) == 1:
-        return replace(kept[0], num_cols=num_cols, _cache={})
+        return replace(kept[0], num_cols=num_cols)
     indptr = pointers(torch.cat([piece.degrees() for piece in kept]), torch.int64)
     given = zip(*((piece.values, piece.edge_data) for piece in kept), strict=True)
     values, data = (None if each[0] is None else torch.cat(each) for each in given)
@@ -45,7 +45,7 @@ def permuted(matrix: CSR, order: Tensor, files: MappedFiles | None = None) -> CS
     position = torch.empty(order.numel(), dtype=torch.int32, device=order.device)
     position[order] = torch.arange(order.numel(), dtype=torch.int32, device=order.device)
     indptr = pointers(matrix.degrees()[order], matrix.indptr.dtype)
-    home = replace(matrix, files=files, _cache={})
+    home = replace(matrix, files=files)
     indices = empty_entries(home, matrix.indices)
     values, data = (None if a is None else empty_entries(home, a) for a in (matrix.values, matrix.edge_data))
     moved = CSR(indptr, indices, values, matrix.num_cols, matrix.symmetric, edge_data=data, files=files)
@@ -142,4 +142,4 @@ class Extractor:
     def induced(self, nodes: Tensor) -> CSR:
         """P[nodes, nodes], symmetric as P is."""
         block = self.block(nodes, nodes)
-        return replace(block, symmetric=self.P.symmetric, _cache={})
+        return replace(block, symmetric=self.P.symmetric)

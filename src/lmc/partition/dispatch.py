@@ -166,7 +166,7 @@ class Quality:
 
 def quality(graph: Graph, parts: Tensor) -> Quality:
     """Measure ``parts`` (a part for every node) on ``graph``."""
-    n, adj = graph.num_nodes, replace(graph.adj, values=None, edge_data=None, _cache={})
+    n, adj = graph.num_nodes, replace(graph.adj, values=None, edge_data=None)
     parts = check_parts(parts, n).to(graph.device)
     size = torch.bincount(parts)
     b = size.numel()

@@ -78,7 +78,7 @@ def marked_symmetric(P: CSR) -> CSR:
     """The same matrix, marked as symmetric if it is."""
     back = P.t()
     if all(torch.equal(a, b) for a, b in ((back.indptr, P.indptr), (back.indices, P.indices), (back.data, P.data))):
-        return replace(P, symmetric=True, _cache={})
+        return replace(P, symmetric=True)
     return P
 
 

@@ -179,7 +179,7 @@ def _operator(call: RecordedCall, spec: PropagateSpec, rows: Tensor) -> Aggregat
     src, dst = position[layer.edges]
     at = (dst * n + src).argsort()
     P = from_rows(dst[at], src[at], layer.entries(n, torch.float64)[at], (n, n))
-    return Aggregation.exact(P if layer.features is None else replace(P, edge_data=layer.features[at], _cache={}))
+    return Aggregation.exact(P if layer.features is None else replace(P, edge_data=layer.features[at]))
 
 
 @dataclass

@@ -164,4 +164,4 @@ class Thinner:
             keep = torch.zeros(self.adj.nnz, dtype=torch.bool, device=device)
             keep[self._up], keep[self._down] = kept, kept
         thin = self.adj.filtered(keep)
-        return replace(thin, symmetric=self.adj.symmetric, _cache={})
+        return replace(thin, symmetric=self.adj.symmetric)

@@ -78,7 +78,7 @@ def check_weights(model: Model, adj: CSR) -> None:
     whole = replace(from_rows(rows, cols, values, (n, n)), symmetric=adj.symmetric, edge_data=data)
     known = whole.filtered((rows < ends) | ((cols < ends) & adj.symmetric))
     computed = []
-    for graph in (whole, replace(known, symmetric=adj.symmetric, _cache={})):
+    for graph in (whole, replace(known, symmetric=adj.symmetric)):
         found, index = model.matrices(graph.to(device), torch.float64)
         between = [(P := found[number].leading(ends)).filtered(P.indices < ends) for number in index]
         parts = [part for P in between for part in (P.data, P.edge_data) if part is not None]
