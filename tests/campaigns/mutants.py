@@ -855,10 +855,26 @@ MUTANTS = (
     Mutant(
         "imc-sweep-of-outside-sums",
         "engine/exact.py",
-        "return accumulate(there.clone(), P, rows.pull(ext).to(there.dtype))",
-        "return there.clone()",
+        "return accumulate(copied(there), P, rows.pull(ext).to(there.dtype))",
+        "return copied(there)",
         "a sweep continues from the sums of all neighbours, not of those outside of the batch",
         IMC,
+    ),
+    Mutant(
+        "imc-halo-rows-before-they-arrive",
+        "methods/imc.py",
+        'Q[l].tier == "device" and not self._overlapping:',
+        'Q[l].tier == "device":',
+        "maps read halo rows of other ranks after these have sent them",
+        ("distributed/test_step.py",),
+    ),
+    Mutant(
+        "imc-moments-of-equal-pieces",
+        "methods/moments.py",
+        "alpha=size * share)",
+        "alpha=size)",
+        "pieces of rows count in mean and covariance as many rows as they have",
+        ("methods/test_imc.py",),
     ),
     Mutant(
         "imc-statistics-without-their-adjoint",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -139,23 +140,6 @@ def test_maps_that_a_sweep_stores_are_those_that_a_step_computes() -> None:
     assert worst_error(kept.gradient(replace(batch, graph=replace(batch.graph))), before) < 1e-12
 
 
-def test_gram_matrices_live_until_the_stream_that_reads_them_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gram matrices are read on a second stream: freed before it is waited for, their memory would be used again."""
-    alive: list[bool] = []
-
-    def late(device: torch.device, call: Any) -> Any:
-        refs = [weakref.ref(grams.values) for grams in call.args[1]] if getattr(call, "args", ()) else []
-        call()
-        del call
-        return lambda: alive.extend(ref() is not None for ref in refs)
-
-    run = bound(IMC(clusters_per_batch=1, halo=0.0))
-    monkeypatch.setattr("lmc.methods.imc.beside", late)
-    run.refresh()
-    assert alive
-    assert all(alive)
-
-
 @pytest.mark.parametrize("name", [*(name for name in MODELS if "batch-norm" not in name), "wrapped"])
 def test_with_all_other_rows_in_the_halo_the_estimate_is_exact(name: str) -> None:
     """But for batch norms, whose statistics follow from the map, not from the rows."""
@@ -247,17 +231,33 @@ def test_moments_are_those_of_the_graph_of_an_epoch() -> None:
     assert not torch.allclose(run.numbers["moments2"], before)
 
 
-def test_sparse_features_have_the_moments_of_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "DENSE", 60)  # 10 rows at a time
-    g, found = random_graph(80), []
-    for x in (g.x, sparse(g.x)):
-        run = bound(IMC(clusters_per_batch=1), MODELS["gcn-batch-norm"]().double(), replace(g, x=x))
-        run.refresh()
-        found.append(run.numbers["moments1"].clone())
-        run.numbers["moments1"][0] += 1  # constant, so that no other sweep computes it
-        run.refresh()
-        torch.testing.assert_close(run.numbers["moments1"][0], found[-1][0] + 1)
-    torch.testing.assert_close(*found)
+@pytest.mark.parametrize("of", [lambda x: x, sparse], ids=["dense", "sparse"])
+def test_moments_of_the_first_layer_are_those_of_all_nodes(
+    of: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments, "NUMBERS", {"cpu": 66})  # 11 rows at a time
+    g = random_graph(80)
+    run = bound(IMC(clusters_per_batch=1), MODELS["gcn-batch-norm"]().double(), replace(g, x=of(g.x + 100)))
+    run.refresh()
+    sums, found = run.problem.P.to_dense() @ (g.x + 100)[run.nodes], run.numbers["moments1"]
+    torch.testing.assert_close(found, torch.cat([sums.mean(0, keepdim=True), sums.T.cov(correction=0)]))
+    found[0] += 1
+    run.refresh()  # they are constant, so that no other sweep computes them
+    torch.testing.assert_close(found[0], sums.mean(0) + 1)
+
+
+def test_columns_of_the_features_are_computed_by_the_first_sweep_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = bound(IMC(clusters_per_batch=1, basis="T+X1", halo=0.0))
+    run.refresh()
+    before = {l: table.data().clone() for l, table in run.tables["Q"].items()}
+    with torch.no_grad():
+        for parameter in run.parameters.values():
+            parameter.mul_(1.5)
+    monkeypatch.setattr("lmc.methods.imc._first_sums", lambda *_: pytest.fail("computed again"))
+    run.refresh()
+    for l, table in run.tables["Q"].items():
+        assert torch.equal(table.data()[:, 7:], before[l][:, 7:])
+        assert not torch.allclose(table.data()[:, :7], before[l][:, :7])
 
 
 def test_statistics_are_read_by_the_norm_that_follows_and_by_no_other() -> None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from lmc.engine.distributed.exchange import publish
 from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, accumulate, row_chunks, spmm
 from lmc.graph.csr import chosen_entries
+from lmc.kernels.copies import copied
 from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
@@ -350,7 +351,7 @@ class Passes:
     def complete_sums(self, l: int, rows: Table, outside: Table, of: Rows) -> Tensor:
         ext, P = self._entries(self.problem.of_layer(l), of, "within", rows)
         there = outside.pull(of)
-        return accumulate(there.clone(), P, rows.pull(ext).to(there.dtype))
+        return accumulate(copied(there), P, rows.pull(ext).to(there.dtype))
 
     def _block(self, problem: Problem, blocks: Extractor, out: Rows, table: Table | None) -> tuple[Rows, CSR]:
         """The rows that ``out`` read, and the block of the matrix between them. Of a ``table`` in the memory of the

@@ -42,4 +42,5 @@ def shared_stream(device: torch.device, name: str) -> torch.cuda.Stream:
 
 @cache
 def _stream(index: int, name: str) -> torch.cuda.Stream:
-    return torch.cuda.Stream(index)
+    # small kernels of high priority run where blocks of a large one have ended, and do not wait for its last block
+    return torch.cuda.Stream(index, priority=-1 if name == SIDE else 0)

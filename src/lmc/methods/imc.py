@@ -94,13 +94,31 @@ def _drawn_halo(problem: ProblemView, core: Tensor, room: int) -> Tensor:
     return halo[drawn.sort().values.to(halo.device)]
 
 
-def _first_sums(problem: ProblemView, rows: Rows, width: int) -> Tensor:
-    """``width`` columns of X1 = P X; a random projection where it has more."""
-    x1, k = problem.inputs(rows), problem.graph.num_features
+def _store_basis(exact: ExactPasses, l: int, rows: Rows, t: Tensor) -> None:
+    """These rows of Q[l] <- the rows t that layer l aggregates, and columns of X1 = P X where Q has more columns."""
+    table, d, r = exact.tables["Q"][l], t.shape[1], maps.columns_of(exact.numbers, l)
+    if d < r:
+        in_place = table.tier == "device" and isinstance(rows, slice)
+        wide = table.pull(rows) if in_place else t.new_empty(len(t), r)
+        wide[:, :d] = t
+        # X1 is constant. A GPU is not asked whether it is there, since the host would wait for the answer
+        if not in_place or wide.is_cuda or not bool(wide[:, d:].any()):
+            _first_sums(exact.problem, rows, wide[:, d:])
+        t = wide
+    table.push(rows, t)
+
+
+def _first_sums(problem: ProblemView, rows: Rows, out: Tensor) -> None:
+    """``out`` <- columns of X1 = P X; a random projection where it has more."""
+    x1, k, width = problem.inputs(rows), problem.graph.num_features, out.shape[1]
     if isinstance(x1, Tensor) and width == k:
-        return x1[:, :k]
+        out.copy_(x1[:, :k])
+        return
     R = _projection(x1.shape[1], k, width, problem.device, x1.dtype)
-    return spmm(x1, R) if isinstance(x1, CSR) else x1 @ R
+    if isinstance(x1, Tensor) and x1.dtype == out.dtype:
+        torch.mm(x1, R, out=out)
+    else:
+        out.copy_(spmm(x1, R) if isinstance(x1, CSR) else x1 @ R)
 
 
 @cache  # a recorded sweep reads its memory, and transfers nothing from the host
@@ -338,17 +356,22 @@ class IMC(HistoryMethod):
         """The sweep: Q, and S of every fixed batch, or M = P Q where batches overlap; K of every fixed batch; mean and
         covariance for batch norms."""
         Q, numbers = exact.tables["Q"], exact.numbers
-        for l, rows, q in exact.messages(self._sums, random=self.basis == "random"):
-            if missing := Q[l].data().shape[1] - q.shape[1]:
-                q = torch.cat([q, _first_sums(exact.problem, rows, missing)], 1)
-            Q[l].push(rows, q)
-        store_moments(exact, self._sums)
-        if self._overlapping:
-            maps.store_scales(exact)
         batches: Sequence[Rows] = exact.extended if self._overlapping else exact.cores
-        grams = maps.grams_of_batches(exact, batches)  # held here until they are read, beside what follows
-        stored = beside(exact.problem.device, partial(self._fit.store, exact, grams))
-        for l in [] if self._overlapping else sorted(Q)[-1:]:  # the pass has filled the other sums
+        device, layers, grams = exact.problem.device, sorted(Q), dict[int, Tensor]()
+
+        def read(l: int) -> None:
+            grams[l] = maps.read_basis(exact, l, batches)
+
+        for l, rows, t in exact.messages(self._sums, random=self.basis == "random"):
+            _store_basis(exact, l, rows, t)
+            if rows is exact.chunks[-1] and Q[l].tier == "device" and not self._overlapping:
+                beside(device, partial(read, l))  # while the pass goes on
+        for l in layers:  # one stream transfers rows of other tiers; halo rows of other ranks have arrived by now
+            if l not in grams:
+                read(l)
+        stored = beside(device, partial(self._fit.store, exact, grams, batches))
+        store_moments(exact, self._sums)
+        for l in [] if self._overlapping else layers[-1:]:  # the pass has filled the other sums
             exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
         _fill_feature_sums(exact)
         self._publish(exact)

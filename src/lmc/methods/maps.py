@@ -59,30 +59,16 @@ def gram_matrices(rows: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.stack([coarse_mm(Q.t(), Q).to(dtype) for Q in rows])
 
 
-@dataclass(frozen=True, eq=False)
-class Grams:
-    """Q^T Q of the fitted rows of every batch, layer by layer, for layers of one width, [layers x batches, r, r]."""
-
-    layers: list[int]
-    batches: Sequence[Rows]
-    values: Tensor
-
-
-def grams_of_batches(exact: ExactPasses, batches: Sequence[Rows]) -> list[Grams]:
-    """The Gram matrices of batches of these rows, for every width; none where there are no batches."""
-    Q, dtype, found = exact.tables["Q"], exact.numbers["explained"].dtype, []
-    for layers in by_width(exact.numbers, Q) if batches else ():
-        k = stride(exact.problem, exact.numbers, layers[0])
-        fitted = (Q[l].pull(rows)[::k] for l in layers for rows in batches)
-        found.append(Grams(layers, batches, gram_matrices(fitted, dtype)))
-    return found
-
-
-def store_scales(exact: ExactPasses) -> None:
-    """The scale of the columns of Q, where batches overlap."""
-    for l, table in exact.tables["Q"].items():
+def read_basis(exact: ExactPasses, l: int, batches: Sequence[Rows]) -> Tensor:
+    """What maps need of Q[l]: Q^T Q of the fitted rows of batches of these rows, [batches, r, r]. Where batches
+    overlap, the scale of the columns is stored too."""
+    numbers, table = exact.numbers, exact.tables["Q"][l]
+    k, r, dtype = stride(exact.problem, numbers, l), columns_of(numbers, l), numbers["explained"].dtype
+    if f"scale{l}" in numbers:
         squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
-        exact.numbers[f"scale{l}"].copy_(_scale(exact, squares))
+        numbers[f"scale{l}"].copy_(_scale(exact, squares))
+    fitted = (table.pull(rows)[::k] for rows in batches)
+    return gram_matrices(fitted, dtype) if batches else torch.empty(0, r, r, dtype=dtype, device=exact.problem.device)
 
 
 def scales(numbers: Mapping[str, Tensor], layers: list[int]) -> Tensor | None:
@@ -109,23 +95,30 @@ class Fit:
     ridge: float
     towards_sweep: bool
 
-    def store(self, exact: ExactPasses, grams: Iterable[Grams]) -> None:
-        """Store K and lambda J of every batch."""
+    def store(self, exact: ExactPasses, grams: Mapping[int, Tensor], batches: Sequence[Rows]) -> None:
+        """Store K and lambda J of batches of these rows.
+
+        Args:
+            grams: their Gram matrices, by layer (:func:`read_basis`).
+        """
+        for layers in by_width(exact.numbers, grams) if batches else ():
+            self._store(exact, layers, torch.cat([grams[l] for l in layers]), batches)
+
+    def _store(self, exact: ExactPasses, layers: list[int], grams: Tensor, batches: Sequence[Rows]) -> None:
+        """Store them for layers of one width."""
         numbers = exact.numbers
-        for each in grams:
-            layers, batches, values = each.layers, each.batches, each.values
-            k = stride(exact.problem, numbers, layers[0])
-            sizes = [num_rows(rows) / k for _ in layers for rows in batches]
-            scale = scales(numbers, layers)
-            if scale is None:  # of fitted rows alone: a factor that all columns have in common cancels in K
-                squares = values.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
-                scale = _scale(exact, squares)
-            scale = scale.repeat_interleave(len(batches), 0)
-            groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
-            found = zip(*(self.inverses(values[some], scale[some], sizes[some]) for some in groups), strict=True)
-            for name, parts in zip(("K", "prior"), found, strict=True):
-                for l, of_layer in zip(layers, torch.cat(parts).split(len(batches)), strict=True):
-                    numbers[f"{name}{l}"].copy_(of_layer)
+        scale = scales(numbers, layers)
+        if scale is None:  # of fitted rows alone: a factor that all columns have in common cancels in K
+            squares = grams.diagonal(dim1=-2, dim2=-1).unflatten(0, (len(layers), -1)).sum(1)
+            scale = _scale(exact, squares)
+        scale = scale.repeat_interleave(len(batches), 0)
+        k = stride(exact.problem, numbers, layers[0])
+        sizes = [num_rows(rows) / k for _ in layers for rows in batches]
+        groups = [slice(i, i + SLOTS) for i in range(0, len(sizes), SLOTS)]
+        found = zip(*(self.inverses(grams[some], scale[some], sizes[some]) for some in groups), strict=True)
+        for name, parts in zip(("K", "prior"), found, strict=True):
+            for l, of_layer in zip(layers, torch.cat(parts).split(len(batches)), strict=True):
+                numbers[f"{name}{l}"].copy_(of_layer)
 
     def inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
         """K and the diagonal of lambda J of batches with these Gram matrices of so many fitted rows."""

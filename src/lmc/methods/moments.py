@@ -22,8 +22,8 @@ from lmc.stores import Rows
 MANY_COLUMNS = 1024
 """Where a layer reads more columns, its batch norm reads the statistics of the batch, corrected."""
 
-DENSE = 2**25
-"""Numbers of P X that are dense at a time, where it is sparse."""
+NUMBERS = {"cpu": 2**20, "cuda": 2**25}
+"""Numbers of P X that are read at a time, by the type of the device: a temporary copy stays in the cache of a CPU."""
 
 
 def columns_read(problem: ProblemView, Q: Mapping[int, int]) -> dict[int, int]:
@@ -58,7 +58,8 @@ def store_moments(exact: ExactPasses, sums: str) -> None:
             _store(exact, into, partial(_rows_read, exact, sums, l), exact.problem.num_nodes)
         # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
         elif into.is_cuda or not bool(into.any()):
-            _store(exact, into, partial(_dense_inputs, exact.problem), max(1, DENSE // into.shape[1]))
+            most = max(1, NUMBERS[into.device.type] // into.shape[1])
+            _store(exact, into, partial(_dense_inputs, exact.problem), most)
 
 
 def _normalises(activation: Activation | None) -> bool:
@@ -82,16 +83,18 @@ def _dense_inputs(problem: ProblemView, rows: Rows) -> Tensor:
 
 def _store(exact: ExactPasses, into: Tensor, read: Callable[[Rows], Tensor], most: int) -> None:
     """Mean and covariance over all nodes of the rows that ``read`` gives, at most ``most`` at a time."""
-    n, found = exact.problem.num_nodes, []
+    size, mean, about = 0, torch.zeros_like(into[0]), torch.zeros_like(into[1:])  # of the rows so far
     for rows in _runs(exact.chunks, most):
         part = read(rows).to(into.dtype)
-        mean = column_sums(part) / len(part)
-        part = part - mean  # so that nothing cancels
-        found.append((len(part), mean, coarse_mm(part.t(), part)))
-    mean = exact.total(torch.stack([size * each for size, each, _ in found]).sum(0)) / n
-    about = [product + size * torch.outer(each - mean, each - mean) for size, each, product in found]
-    into[0].copy_(mean)
-    into[1:].copy_(exact.total(torch.stack(about).sum(0)) / n)
+        apart, share = column_sums(part) / len(part) - mean, len(part) / (size + len(part))
+        part = part - (mean + apart)  # so that nothing cancels
+        about += coarse_mm(part.t(), part).addr_(apart, apart, alpha=size * share)
+        mean += apart * share
+        size += len(part)
+    n = exact.problem.num_nodes
+    into[0].copy_(exact.total(mean * size) / n)
+    apart = mean - into[0]
+    into[1:].copy_(exact.total(about.addr_(apart, apart, alpha=size)) / n)
 
 
 def _runs(chunks: Iterable[Rows], most: int) -> Iterator[Rows]:

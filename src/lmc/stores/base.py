@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmc.kernels.copies import copied
 from lmc.kernels.packed import Rows
 
 CHUNK = 2**24
@@ -98,7 +99,7 @@ def write_rows(matrix: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
         if adds:
             there.add_(values)
         elif values.data_ptr() != there.data_ptr():
-            there.copy_(values)
+            copied(values, out=there)
     else:
         matrix.index_add_(0, rows, values) if adds else matrix.index_copy_(0, rows, values)
 
