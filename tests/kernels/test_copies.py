@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lmc.kernels.copies import copied
+from lmc.stores import Device
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -31,3 +32,10 @@ def test_rows_of_the_host_are_copied_to_the_gpu_and_back() -> None:
     values = torch.randn(4, 3)
     there = copied(values, out=torch.empty(4, 3, device="cuda"))
     assert torch.equal(copied(there, out=torch.empty(4, 3)), values)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_row_is_copied_to_all_rows_of_a_table(device: str) -> None:
+    table, row = Device().table(6, 3, torch.float64, torch.device(device)), torch.arange(3.0, device=device)
+    table.push(slice(1, 5), row)
+    assert table.data().tolist() == [[0, 0, 0], *([[0, 1, 2]] * 4), [0, 0, 0]]

@@ -457,6 +457,24 @@ def test_a_sweep_in_chunks_fills_what_one_over_all_rows_does(
         assert torch.allclose(filled[1][name], value, equal_nan=True), name
 
 
+def test_a_sweep_in_chunks_converts_the_rows_that_a_chunk_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of bfloat16 rows copies them to float32: those of one chunk at a time, not all rows for every chunk."""
+    monkeypatch.setattr("lmc.engine.exact.MAX_ELEMENTS", 100)
+    product, read = torch.addmm, list[int]()
+
+    def watched(start: Tensor, A: Tensor, x: Tensor, **options: Any) -> Tensor:
+        if A.layout == torch.sparse_csr:
+            read.append(x.shape[0])
+        return product(start, A, x, **options)
+
+    model = GCN(6, 7, 4, num_layers=3)
+    run = bound(IMC(clusters_per_batch=1, halo=0.0), model, random_graph(80), placement=Placement(precision="bfloat16"))
+    monkeypatch.setattr("torch.addmm", watched)
+    run.refresh()
+    assert len(read) > 2 * len(sweep_chunks(run.problem)) > 2
+    assert max(read) < 80
+
+
 def test_rows_in_bfloat16_give_nearly_the_same_gradient() -> None:
     g = random_graph(400)
     found = []
@@ -533,8 +551,11 @@ def test_a_step_never_asks_for_a_whole_table(redraw: bool) -> None:
         run.gradient(batch)
 
 
+@pytest.mark.parametrize("halo", [0.0, 1.0])
 @pytest.mark.parametrize("trained", ["lin_out", "layers"])
-def test_whatever_runs_beside_a_step_ends_with_it(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_runs_beside_a_sweep_or_a_step_ends_with_it(
+    trained: str, halo: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where no gradient reaches the layers that measure, whose backward pass then does not run."""
     begun, joined = [], set()
 
@@ -553,8 +574,10 @@ def test_whatever_runs_beside_a_step_ends_with_it(trained: str, monkeypatch: pyt
     model = GCN(6, 7, 4, num_layers=3, linear_out=True).double()
     for name, p in model.named_parameters():
         p.requires_grad_(name.startswith(trained))
-    run = bound(IMC(clusters_per_batch=1), model)
+    run = bound(IMC(clusters_per_batch=1, halo=halo), model)
     run.refresh()
+    assert len(begun) == (1 if halo else 1 + len(run.tables["Q"]))
+    assert joined == set(begun)
     begun.clear()
     joined.clear()
     for batch in run.batches(0):

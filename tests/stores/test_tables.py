@@ -82,6 +82,14 @@ def test_push_copies_the_values(table: Table, device: torch.device) -> None:
     assert torch.equal(everything(table), values())
 
 
+@pytest.mark.parametrize("rows", ROWS[:3], ids=ROW_NAMES[:3])
+def test_what_is_pushed_is_stored_without_its_gradient(table: Table, device: torch.device, rows: Rows) -> None:
+    new = values(values()[rows].shape[0]).to(device).requires_grad_()
+    table.push(on(device, rows), new)
+    assert torch.equal(everything(table)[rows], new.detach().cpu())
+    assert not table.data().requires_grad
+
+
 def test_pulled_indices_are_a_copy(table: Table, device: torch.device) -> None:
     table.push(slice(0, N), values().to(device))
     table.pull(torch.tensor([7, 1, 4], device=device)).zero_()

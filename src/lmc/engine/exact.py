@@ -1,8 +1,8 @@
 """Exact states and adjoints of every node, layer by layer, in chunks of rows.
 
-Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever the size of the graph. Evaluation,
-``refresh`` and the diagnostics are all made of these passes. How a pass goes depends on the kind of the model
-(:func:`lmc.engine.problem.kind_of`).
+Memory beside the tables is that of one chunk and its 1-hop neighbours, whatever the size of the graph; sweeps of fixed
+batches also keep the entries of P, divided by where they lie. Evaluation, ``refresh`` and the diagnostics are all made
+of these passes. How a pass goes depends on the kind of the model (:func:`lmc.engine.problem.kind_of`).
 """
 
 from __future__ import annotations
@@ -235,6 +235,11 @@ def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     norm.running_var.copy_((square - mean.square()).clamp_min(0))
 
 
+def _read_in_place(problem: Problem, table: Table) -> bool:
+    """Whether a product reads the rows of a table where they are; those of bfloat16 it converts."""
+    return table.tier == "device" and problem.dtype != torch.bfloat16
+
+
 @dataclass(frozen=True)
 class CompleteSums:
     """The sums P t of a layer, from what comes from outside of fixed batches, which a table holds."""
@@ -338,12 +343,12 @@ class Passes:
         blocks = problem.transposed if transposed else problem.blocks
         if not outside:
             publish(problem.exchange, rows)
-        copied = relu or rows.data().dtype != sums.data().dtype
+        converted = relu or rows.data().dtype != sums.data().dtype
         for out in self.chunks:
             if outside:
                 ext, A = self._entries(problem, out, "between", rows)
             else:
-                ext, A = self._block(problem, blocks, out, None if copied else rows)
+                ext, A = self._block(problem, blocks, out, None if converted else rows)
             read = rows.pull(ext).to(sums.data().dtype)
             there = sums.pull(out) if sums.tier == "device" and isinstance(out, slice) else None
             sums.push(out, spmm(A, read.clamp_min(0) if relu else read, there))
@@ -356,7 +361,7 @@ class Passes:
     def _block(self, problem: Problem, blocks: Extractor, out: Rows, table: Table | None) -> tuple[Rows, CSR]:
         """The rows that ``out`` read, and the block of the matrix between them. Of a ``table`` in the memory of the
         device that is read as it is, these are all rows: nothing is copied."""
-        in_place = table is not None and table.tier == "device" and not blocks.P.on_host
+        in_place = table is not None and _read_in_place(problem, table) and not blocks.P.on_host
         if in_place and isinstance(out, slice) and out != slice(0, problem.num_owned):
             return slice(0, problem.graph.num_nodes), blocks.P.select_rows(out)
         return rows_with_columns(problem, blocks, out)
@@ -366,11 +371,11 @@ class Passes:
     ) -> tuple[Rows, CSR]:
         """The rows of the table that ``out`` read, and the entries of P that lie within fixed batches, or between them.
 
-        They are kept where batches are, unless there are several chunks since the memory of a GPU is short, or since
-        the table lies on a slower tier.
+        They are kept where batches are, unless there are several chunks and the memory of a GPU is short, or the rows
+        that all chunks read would be copied for each.
         """
         kept, short = None if self._source is None else self._source.entries, problem.device.type == "cuda"
-        if kept is None or (len(self.chunks) > 1 and (short or table.tier != "device")):
+        if kept is None or (len(self.chunks) > 1 and (short or not _read_in_place(problem, table))):
             ext, P = self._block(problem, problem.blocks, out, table)
             return ext, self._chosen(P, out, ext, where)
         every, columns = slice(0, problem.num_owned), slice(0, problem.graph.num_nodes)

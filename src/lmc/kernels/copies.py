@@ -12,6 +12,6 @@ def copied(values: Tensor, out: Tensor | None = None) -> Tensor:
     On a GPU it is a product with one, since a graph replays torch's own copies of large tensors with 60 % of the
     bandwidth.
     """
-    if values.is_cuda and (out is None or out.is_cuda):
+    if values.is_cuda and (out is None or out.device == values.device):
         return torch.mul(values, 1, out=out)
     return values.clone() if out is None else out.copy_(values)

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lmc.graph import spmm
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, ProblemView
@@ -78,7 +77,7 @@ def _rows_read(exact: ExactPasses, sums: str, l: int, rows: Rows) -> Tensor:
 def _dense_inputs(problem: ProblemView, rows: Rows) -> Tensor:
     """What a first layer on P X reads."""
     x = problem.inputs(rows)
-    return x if isinstance(x, Tensor) else spmm(x, torch.eye(x.num_cols, dtype=x.dtype, device=problem.device))
+    return x if isinstance(x, Tensor) else x.to_dense()
 
 
 def _store(exact: ExactPasses, into: Tensor, read: Callable[[Rows], Tensor], most: int) -> None:

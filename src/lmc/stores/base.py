@@ -34,7 +34,8 @@ class Table(Protocol):
         """Whether :meth:`prefetch` does anything."""
 
     def pull(self, rows: Rows) -> Tensor:
-        """The rows on the training device, for reading; a range may be a view: use it before the next push."""
+        """The rows on the training device, for reading; a range may be a view: use it before the next push. A range on
+        the tier "device" is the memory of the table: a caller that pushes it afterwards may write to it."""
 
     def push(self, rows: Rows, values: Tensor) -> None:
         """Overwrite the rows."""
@@ -93,13 +94,13 @@ def overwrite(table: Table, source: Matrix | None = None) -> None:
 
 def write_rows(matrix: Tensor, rows: Rows, values: Tensor, adds: bool) -> None:
     """matrix[rows] = values, or += values; nothing is copied where ``values`` are these rows, changed in place."""
-    values = values.to(matrix.dtype)
+    values = values.detach().to(matrix.dtype)
     if isinstance(rows, slice):
         there = matrix[rows]
         if adds:
             there.add_(values)
         elif values.data_ptr() != there.data_ptr():
-            copied(values, out=there)
+            copied(values.expand_as(there), out=there)
     else:
         matrix.index_add_(0, rows, values) if adds else matrix.index_copy_(0, rows, values)
 
