@@ -19,7 +19,7 @@ from lmc.cli.console import TextTable, ratio
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
 from lmc.cli.study import Hidden, Methods
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, full_batch_fits
+from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, full_batch_fits, settings_for
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.methods import FullBatch
@@ -97,7 +97,7 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
         "layer:0.5,batch:0.5"
     )
     lrs: Rates = "1e-3,3e-3,1e-2"
-    methods: Methods = "gas,lmc,cmc,imc"
+    methods: Methods = "gas,lmc,cmc,imc,imc:basis=T"
     epochs: Annotated[int, typer.Option(help="At most so many epochs of a method with parts.")] = 40
     full_epochs: Annotated[int, typer.Option(help="Epochs of the full batch, which makes one step in each.")] = 400
     within: Annotated[float, typer.Option(help="Percentage points that may be missing to the full batch.")] = 0.1
@@ -196,7 +196,7 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
             those = [r for r in records if (r.dataset, r.norm) == (dataset, norm) and r.config in (config, WHOLE)]
             times = seconds_of(those, targets)
             if times:
-                cells, over = compared(times, choose(facts)[0].traits.name)
+                cells, over = compared(times, recommended_spec(facts))
                 found.append(([dataset, config, norm, *cells], over))
         if not found:
             return []
@@ -221,6 +221,12 @@ def settings_of(records: Sequence[ChooseRecord], on: str) -> dict[tuple[str, str
                 batch_norm=r.norm.startswith("batch"), halo=r.halo,
             )  # fmt: skip
     return found
+
+
+def recommended_spec(facts: Facts) -> str:
+    """The recommended method as the command line spells it."""
+    settings = (f"{name}={value}" for name, value in settings_for(facts).items())
+    return ":".join([choose(facts)[0].traits.name, *settings])
 
 
 def seconds_of(records: Sequence[ChooseRecord], targets: Mapping[tuple[str, str, int], float]) -> dict[str, float]:

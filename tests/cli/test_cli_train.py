@@ -32,6 +32,13 @@ def test_without_a_method_the_recommended_one_is_used_and_the_reason_shown(invok
     assert code == 0, said
     assert "(recommended: " in said
     assert "of the edges left out" in said
+    large = ("arxiv-like", "--scale", "0.02", "--model", "gcn:layers=3:hidden=8", "--parts", "10", "--clusters", "2")
+    code, said = invoke("train", *large, "--epochs", "1", "--run-dir", "c")
+    assert code == 0, said
+    assert "IMC (recommended with basis=T: " in said
+    code, said = invoke("train", *large, "--epochs", "1", "--run-dir", "d", "--method", "auto:basis=T+X1")
+    assert code == 0, said
+    assert "IMC (recommended: " in said
     assert "recommended" not in invoke("train", *SMALL, "--method", "gas", "--epochs", "1")[1]
 
 

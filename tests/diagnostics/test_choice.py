@@ -10,7 +10,15 @@ import torch
 
 import lmc
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import IN_CACHE, LARGE_HALO, ROWS_PER_COLUMN, SMALL_HALO, SMALL_STEP, multiply_adds
+from lmc.diagnostics.choice import (
+    IN_CACHE,
+    LARGE_HALO,
+    ROWS_PER_COLUMN,
+    SMALL_HALO,
+    SMALL_STEP,
+    multiply_adds,
+    settings_for,
+)
 from lmc.errors import ConfigError
 from lmc.methods import CMC, GAS, IMC, SIGN, FullBatch, LMC4Rec, Method
 from lmc.models import Model
@@ -80,6 +88,15 @@ def test_a_small_graph_is_trained_whole_unless_parts_are_asked_for_or_memory_is_
     assert not isinstance(recommended(gcn(graph), graph, partition="random").method, FullBatch)
     assert not isinstance(recommended(gcn(graph), graph, memory=1).method, FullBatch)
     assert not isinstance(recommended(gcn(graph), graph, lmc.Placement(structure="host")).method, FullBatch)
+
+
+def test_imc_sums_no_columns_of_features_on_a_cpu() -> None:
+    assert settings_for(LARGE) == settings_for(FEW_NEAR) == {"basis": "T"}
+    assert settings_for(NEAR) == settings_for(replace(LARGE, linear=False)) == settings_for(ON_GPU) == {}
+    g = lmc.load("arxiv-like", scale=0.02)
+    model = lmc.models.GCN(g.num_features, 8, g.num_classes, num_layers=3, norm="batch")
+    found = recommended(model, g, lmc.Placement(device="cpu"), num_parts=10, clusters_per_batch=5)
+    assert found.method == IMC(10, 5, basis="T")
 
 
 def test_multiply_adds_on_rows_in_the_cache_count_less(graph: lmc.Graph, monkeypatch: pytest.MonkeyPatch) -> None:

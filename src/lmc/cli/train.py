@@ -176,7 +176,10 @@ def suited(options: Train, model: Model, graph: Graph, placement: Placement) -> 
         model, graph, placement, num_parts=shared["parts"], clusters_per_batch=shared["clusters"], partition=partition,
         seed=options.seed, memory=parse_memory(options.memory) if options.memory else None,
     )  # fmt: skip
-    return found.method.traits.name + colon + written, f" (recommended: {found.reason})"
+    given = split_spec(options.method)[1]
+    settings = [f"{name}={value}" for name, value in found.settings.items() if name not in given]
+    spec = ":".join([found.method.traits.name, *settings, *([written] if colon else [])])
+    return spec, f" (recommended{' with ' * bool(settings)}{', '.join(settings)}: {found.reason})"
 
 
 def _method(spec: str, shared: Mapping[str, int | str | None]) -> Method:
