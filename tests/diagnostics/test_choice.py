@@ -41,7 +41,7 @@ FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
         (replace(NEAR, step=SMALL_STEP), GAS, "the halo is small"),
         (replace(NEAR, batch_norm=True), IMC, "few halo rows or none"),
         (replace(NEAR, on="cuda", step=1.5e9), IMC, "few halo rows or none"),
-        (FEW, FullBatch, "batches with 19 rows for each column need many epochs"),
+        (FEW, FullBatch, "batches with 24 rows for each column need many epochs"),
         (replace(FEW, batch_norm=True), FullBatch, "need many epochs"),
         (FEW_NEAR, IMC, "little comes from outside"),
         (replace(FEW_NEAR, on="cuda", fits=False), GAS, "the halo is not large"),

@@ -39,10 +39,10 @@ SHORTEST_STEP = 0.8e-3
 EPOCHS_SAVED, SAVED_BY_IMC = 2.7, 5.0
 """On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first. The second
 number is that of IMC on models without batch norm; with batch norm, the full batch needs fewer epochs."""
-ROWS_PER_COLUMN = 20
+ROWS_PER_COLUMN = 25
 """Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 26 it
-reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 18 it needs more epochs than GAS
-(reddit-like@0.2 50/5), and with 8.5 it misses that accuracy (cora 10/2)."""
+reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 23 and no columns of P X it
+misses that accuracy (reddit-like@0.05 40/5), and with 18 it needs more epochs than GAS (reddit-like@0.2 50/5)."""
 LARGE_HALO = 4.0
 """Halo rows of a batch, over its core rows, from which on dropping their adjoints costs GAS more epochs than CMC's
 second pass over them costs time."""
