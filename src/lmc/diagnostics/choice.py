@@ -41,7 +41,7 @@ EPOCHS_SAVED, SAVED_BY_IMC = 2.7, 5.0
 number is that of IMC on models without batch norm; with batch norm, the full batch needs fewer epochs."""
 ROWS_PER_COLUMN = 25
 """Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 26 it
-reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4), with 23 and no columns of P X it
+reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4, batch norm), with 23 and basis="T" it
 misses that accuracy (reddit-like@0.05 40/5), and with 18 it needs more epochs than GAS (reddit-like@0.2 50/5)."""
 LARGE_HALO = 4.0
 """Halo rows of a batch, over its core rows, from which on dropping their adjoints costs GAS more epochs than CMC's
