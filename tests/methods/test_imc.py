@@ -140,6 +140,26 @@ def test_maps_that_a_sweep_stores_are_those_that_a_step_computes() -> None:
     assert worst_error(kept.gradient(replace(batch, graph=replace(batch.graph))), before) < 1e-12
 
 
+@pytest.mark.parametrize("halo", [0.0, 1.0])
+def test_gram_matrices_live_until_the_stream_that_reads_them_is_waited_for(
+    halo: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gram matrices are read on a second stream: freed before it is waited for, their memory would be used again."""
+    alive: list[bool] = []
+
+    def late(device: torch.device, call: Any) -> Any:
+        refs = [weakref.ref(grams) for grams in call.args[1].values()] if len(call.args) == 3 else []
+        call()
+        del call
+        return lambda: alive.extend(ref() is not None for ref in refs)
+
+    run = bound(IMC(clusters_per_batch=1, halo=halo))
+    monkeypatch.setattr("lmc.methods.imc.beside", late)
+    run.refresh()
+    assert len(alive) == len(run.tables["Q"])
+    assert all(alive)
+
+
 @pytest.mark.parametrize("name", [*(name for name in MODELS if "batch-norm" not in name), "wrapped"])
 def test_with_all_other_rows_in_the_halo_the_estimate_is_exact(name: str) -> None:
     """But for batch norms, whose statistics follow from the map, not from the rows."""

@@ -179,7 +179,8 @@ def suited(options: Train, model: Model, graph: Graph, placement: Placement) -> 
     given = split_spec(options.method)[1]
     settings = [f"{name}={value}" for name, value in found.settings.items() if name not in given]
     spec = ":".join([found.method.traits.name, *settings, *([written] if colon else [])])
-    return spec, f" (recommended{' with ' * bool(settings)}{', '.join(settings)}: {found.reason})"
+    setting = f" with {', '.join(settings)}" if settings else ""
+    return spec, f" (recommended{setting}: {found.reason})"
 
 
 def _method(spec: str, shared: Mapping[str, int | str | None]) -> Method:

@@ -369,8 +369,8 @@ class IMC(HistoryMethod):
         for l in layers:  # one stream transfers rows of other tiers; halo rows of other ranks have arrived by now
             if l not in grams:
                 read(l)
-        grams = {l: grams[l] for l in layers}  # in an order that is the same on all ranks
-        stored = beside(device, partial(self._fit.store, exact, grams, batches))
+        # in an order that is the same on all ranks; ``grams`` keeps the matrices until they have been read
+        stored = beside(device, partial(self._fit.store, exact, {l: grams[l] for l in layers}, batches))
         store_moments(exact, self._sums)
         for l in [] if self._overlapping else layers[-1:]:  # the pass has filled the other sums
             exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
