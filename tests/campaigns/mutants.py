@@ -871,8 +871,8 @@ MUTANTS = (
     Mutant(
         "imc-moments-of-equal-pieces",
         "methods/moments.py",
-        "alpha=size * share)",
-        "alpha=size)",
+        "alpha=self._size * share)",
+        "alpha=self._size)",
         "pieces of rows count in mean and covariance as many rows as they have",
         ("methods/test_imc.py",),
     ),

@@ -465,6 +465,7 @@ def test_a_sweep_in_chunks_fills_what_one_over_all_rows_does(
     filled = []
     for most in (2**28, 400):
         monkeypatch.setattr("lmc.engine.exact.MAX_ELEMENTS", most)
+        monkeypatch.setattr("lmc.engine.exact.IN_CACHE", most // 4)
         monkeypatch.setattr("lmc.graph.csr.CHUNK", entries)
         run = bound(IMC(clusters_per_batch=1, **options), MODELS["gcn-batch-norm"]().double(), placement=placement)
         for _ in range(2):  # the second time with the entries that the first one has kept

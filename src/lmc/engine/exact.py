@@ -12,9 +12,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from lmc.engine.distributed.exchange import publish
 from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, accumulate, row_chunks, spmm
 from lmc.graph.csr import chosen_entries
 from lmc.kernels.copies import copied
+from lmc.kernels.packed import in_pieces
 from lmc.kernels.sums import column_sums
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
@@ -49,11 +51,9 @@ SWEEP_BYTES = 64
 """
 
 
-class Sums(Protocol):
-    """The sums P t of a layer: a table of them, or what computes them."""
-
-    def pull(self, rows: Rows) -> Tensor:
-        """The sums of these rows."""
+IN_CACHE = 2**20
+"""Numbers in the widest state of the rows that a CPU computes at a time, if they read no other rows: 4 MiB of float32,
+so that temporary values stay in its cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,11 @@ class Aggregated:
 
     Args:
         rows: a table whose first columns are the rows t.
-        sums: P t.
+        sums: gives P t of these rows; a pass asks for every row once.
     """
 
     rows: Table
-    sums: Sums
+    sums: Callable[[Rows], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +122,23 @@ def sweep_chunks(problem: Problem) -> list[slice]:
     return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 
 
+def apart(problem: Problem, chunks: Chunks) -> Chunks:
+    """The chunks for work on rows that read no other rows: on a CPU smaller ones (:data:`IN_CACHE`)."""
+    if problem.device.type != "cpu":
+        return chunks
+    return list(in_pieces(chunks, max(1, IN_CACHE // widest_row(problem.graph, problem.model))))
+
+
+def layer_chunks(problem: Problem, chunks: Chunks, l: int, known: Aggregated | None) -> Chunks:
+    """The chunks in which layer l is computed."""
+    reads_itself = l == 1 and problem.aggregated if known is None else _read_in_place(problem, known.rows)
+    return apart(problem, chunks) if reads_itself else chunks
+
+
 def cut(problem: Problem, rows: Rows, l: int, known: Aggregated | None = None) -> Chunk:
     """What layer l needs to compute ``rows`` completely; only the rows themselves where their sums are known."""
     if known is not None:
-        return Chunk(rows, rows, GivenSums(known.sums.pull(rows)[:, : problem.model.message_widths[l]]))
+        return Chunk(rows, rows, GivenSums(known.sums(rows)[:, : problem.model.message_widths[l]]))
     problem = problem.of_layer(l)
     if l == 1 and problem.aggregated:
         size = len(range(*rows.indices(problem.num_owned))) if isinstance(rows, slice) else rows.numel()
@@ -240,20 +253,6 @@ def _read_in_place(problem: Problem, table: Table) -> bool:
     return table.tier == "device" and problem.dtype != torch.bfloat16
 
 
-@dataclass(frozen=True)
-class CompleteSums:
-    """The sums P t of a layer, from what comes from outside of fixed batches, which a table holds."""
-
-    passes: Passes
-    layer: int
-    rows: Table
-    outside: Table
-
-    def pull(self, rows: Rows) -> Tensor:
-        """The sums of these rows."""
-        return self.passes.complete_sums(self.layer, self.rows, self.outside, rows)
-
-
 class Passes:
     """The exact passes of a run, for filling its tables (:class:`lmc.methods.protocol.ExactPasses`).
 
@@ -314,16 +313,23 @@ class Passes:
         return states
 
     @torch.no_grad()
-    def messages(self, sums: str, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
+    def messages(
+        self, sums: str, complete: Callable[[int, Rows, Tensor], None], random: bool = False
+    ) -> Iterator[tuple[int, Rows, Tensor]]:
         problem = self.problem if not random else replace(self.problem, model=randomised(self.problem.model, self.seed))
         model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables[sums]
         states: list[Table] = []
+
+        def read(l: int, rows: Rows) -> Tensor:
+            m = M[l].pull(rows) if sums == "M" else self.complete_sums(l, Q[l], M[l], rows)
+            complete(l, rows, m)
+            return m
+
         with evaluating(model):
-            complete = {l: M[l] if sums == "M" else CompleteSums(self, l, Q[l], M[l]) for l in Q}
-            known = {l: Aggregated(Q[l], each) for l, each in complete.items()}
+            known = {l: Aggregated(Q[l], partial(read, l)) for l in Q}
             later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
             for l in range(1, max(Q, default=0) + 1):
-                for rows in self.chunks if l in Q else ():
+                for rows in apart(problem, self.chunks) if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)
                 if l in Q and sums == "S":
                     publish(problem.exchange, Q[l])

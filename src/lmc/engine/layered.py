@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmc.engine.distributed.exchange import publish
 from lmc.engine.distributed.layer import total_of
-from lmc.engine.exact import Aggregated, Chunk, Chunks, GivenSums, MakeTable, cut
+from lmc.engine.exact import Aggregated, Chunk, Chunks, GivenSums, MakeTable, cut, layer_chunks
 from lmc.engine.problem import Problem, losses_of
 from lmc.graph import CSR, Batch, Precomputed
 from lmc.methods.protocol import Method, ProblemView, RowwiseMethod, Step, Tables, Widths
@@ -133,7 +133,7 @@ class Layered:
         with evaluating(problem.model):
             for l, width in enumerate(problem.model.widths, start=1):
                 table, given = make(l, width), known.get(l)
-                for rows in chunks:
+                for rows in layer_chunks(problem, chunks, l, given):
                     chunk = cut(problem, rows, l, given)
                     if given is not None:
                         t = given.rows.pull(rows)[:, : problem.model.message_widths[l]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -76,6 +76,17 @@ class Packed:
 def num_rows(rows: Rows) -> int:
     """The number of rows."""
     return rows.stop - rows.start if isinstance(rows, slice) else rows.numel()
+
+
+def in_pieces(chunks: Iterable[Rows], most: int) -> Iterator[Rows]:
+    """The rows of chunks, at most ``most`` at a time."""
+    for rows in chunks:
+        if num_rows(rows) <= most:
+            yield rows
+        elif isinstance(rows, slice):
+            yield from (slice(i, min(i + most, rows.stop)) for i in range(rows.start, rows.stop, most))
+        else:
+            yield from rows.split(most)
 
 
 def laid_out(pieces: Sequence[Rows]) -> list[tuple[Rows, int, int]]:

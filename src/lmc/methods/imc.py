@@ -52,7 +52,7 @@ from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.kernels.beside import beside
 from lmc.methods import maps
 from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, unexplained
-from lmc.methods.moments import columns_read, store_moments
+from lmc.methods.moments import Moments, columns_read
 from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
 from lmc.models import Model, Operator
 from lmc.sampling import generator
@@ -358,11 +358,12 @@ class IMC(HistoryMethod):
         Q, numbers = exact.tables["Q"], exact.numbers
         batches: Sequence[Rows] = exact.extended if self._overlapping else exact.cores
         device, layers, grams = exact.problem.device, sorted(Q), dict[int, Tensor]()
+        moments = Moments(exact)
 
         def read(l: int) -> None:
             grams[l] = maps.read_basis(exact, l, batches)
 
-        for l, rows, t in exact.messages(self._sums, random=self.basis == "random"):
+        for l, rows, t in exact.messages(self._sums, moments.add, random=self.basis == "random"):
             _store_basis(exact, l, rows, t)
             if rows is exact.chunks[-1] and Q[l].tier == "device" and not self._overlapping:
                 beside(device, partial(read, l))  # while the pass goes on
@@ -371,7 +372,7 @@ class IMC(HistoryMethod):
                 read(l)
         # in an order that is the same on all ranks; ``grams`` keeps the matrices until they have been read
         stored = beside(device, partial(self._fit.store, exact, {l: grams[l] for l in layers}, batches))
-        store_moments(exact, self._sums)
+        moments.store()
         for l in [] if self._overlapping else layers[-1:]:  # the pass has filled the other sums
             exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)
         _fill_feature_sums(exact)
@@ -384,7 +385,9 @@ class IMC(HistoryMethod):
         """S, or M where batches overlap, with the current P."""
         for l, rows in exact.tables["Q"].items():
             exact.fill_sums(l, rows, exact.tables[self._sums][l], outside=not self._overlapping)
-        store_moments(exact, self._sums)
+        moments = Moments(exact)
+        moments.add_all(self._sums)
+        moments.store()
         _fill_feature_sums(exact)
         self._publish(exact)
 

@@ -6,12 +6,12 @@ variance of the state of layer l over all nodes from them (:class:`lmc.models.st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from lmc.kernels.packed import in_pieces
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
 from lmc.methods.protocol import ExactPasses, ProblemView
@@ -43,22 +43,65 @@ def columns_read(problem: ProblemView, Q: Mapping[int, int]) -> dict[int, int]:
     return {l: columns[l] for l, layer in layers.items() if layer.affine_of and _normalises(layer.activation)}
 
 
-def store_moments(exact: ExactPasses, sums: str) -> None:
-    """Store the moments of every layer that has some.
+class Moments:
+    """The moments of all layers that have some, from the complete sums of their rows, which come in pieces."""
+
+    def __init__(self, exact: ExactPasses) -> None:
+        self._exact = exact
+        found = {l: exact.numbers.get(f"moments{l}") for l in sorted(exact.tables["Q"])}
+        self._merged = {l: _Merged(into) for l, into in found.items() if into is not None}
+
+    def add(self, l: int, rows: Rows, m: Tensor) -> None:
+        """Add rows of P Q of layer l; nothing happens where the layer has no moments."""
+        if l in self._merged:
+            reads_rows = "rows" in self._exact.problem.model.layer(l).affine_of
+            self._merged[l].add(torch.cat([m, self._exact.tables["Q"][l].pull(rows)], 1) if reads_rows else m)
+
+    def add_all(self, sums: str) -> None:
+        """Add all rows of P Q of every layer, from the table ``sums``, "M" or "S"."""
+        exact = self._exact
+        for l in self._merged:
+            Q, table = exact.tables["Q"][l], exact.tables[sums][l]
+            for rows in exact.chunks:
+                self.add(l, rows, table.pull(rows) if sums == "M" else exact.complete_sums(l, Q, table, rows))
+
+    def store(self) -> None:
+        """Store what was added, and the moments of P X."""
+        for l, merged in self._merged.items():
+            merged.store(self._exact, self._exact.numbers[f"moments{l}"])
+        first = None if 1 in self._merged else self._exact.numbers.get("moments1")
+        # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
+        if first is not None and (first.is_cuda or not bool(first.any())):
+            merged = _Merged(first)
+            for rows in in_pieces(self._exact.chunks, max(1, NUMBERS[first.device.type] // first.shape[1])):
+                merged.add(_dense_inputs(self._exact.problem, rows))
+            merged.store(self._exact, first)
+
+
+class _Merged:
+    """Mean and covariance of rows that come in pieces.
 
     Args:
-        sums: the table of sums, "M" or "S", as a sweep has filled it.
+        like: a tensor of the shape and the type of the result, [1 + k, k].
     """
-    for l in range(1, exact.problem.model.num_layers):
-        into = exact.numbers.get(f"moments{l}")
-        if into is None:
-            continue
-        if l in exact.tables["Q"]:
-            _store(exact, into, partial(_rows_read, exact, sums, l), exact.problem.num_nodes)
-        # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
-        elif into.is_cuda or not bool(into.any()):
-            most = max(1, NUMBERS[into.device.type] // into.shape[1])
-            _store(exact, into, partial(_dense_inputs, exact.problem), most)
+
+    def __init__(self, like: Tensor) -> None:
+        self._size, self._mean, self._about = 0, torch.zeros_like(like[0]), torch.zeros_like(like[1:])
+
+    def add(self, rows: Tensor) -> None:
+        part = rows.to(self._mean.dtype)
+        apart, share = column_sums(part) / len(part) - self._mean, len(part) / (self._size + len(part))
+        part = part - (self._mean + apart)  # so that nothing cancels
+        self._about += coarse_mm(part.t(), part).addr_(apart, apart, alpha=self._size * share)
+        self._mean += apart * share
+        self._size += len(part)
+
+    def store(self, exact: ExactPasses, into: Tensor) -> None:
+        """``into`` <- mean and covariance of the added rows of all ranks."""
+        n = exact.problem.num_nodes
+        into[0].copy_(exact.total(self._mean * self._size) / n)
+        apart = self._mean - into[0]
+        into[1:].copy_(exact.total(self._about.addr_(apart, apart, alpha=self._size)) / n)
 
 
 def _normalises(activation: Activation | None) -> bool:
@@ -67,39 +110,7 @@ def _normalises(activation: Activation | None) -> bool:
     return type(norm) is BatchNorm and norm.affine
 
 
-def _rows_read(exact: ExactPasses, sums: str, l: int, rows: Rows) -> Tensor:
-    """Rows of P Q, or of [P Q, Q], of layer l."""
-    Q, table = exact.tables["Q"][l], exact.tables[sums][l]
-    m = table.pull(rows) if sums == "M" else exact.complete_sums(l, Q, table, rows)
-    return torch.cat([m, Q.pull(rows)], 1) if "rows" in exact.problem.model.layer(l).affine_of else m
-
-
 def _dense_inputs(problem: ProblemView, rows: Rows) -> Tensor:
     """What a first layer on P X reads."""
     x = problem.inputs(rows)
     return x if isinstance(x, Tensor) else x.to_dense()
-
-
-def _store(exact: ExactPasses, into: Tensor, read: Callable[[Rows], Tensor], most: int) -> None:
-    """Mean and covariance over all nodes of the rows that ``read`` gives, at most ``most`` at a time."""
-    size, mean, about = 0, torch.zeros_like(into[0]), torch.zeros_like(into[1:])  # of the rows so far
-    for rows in _runs(exact.chunks, most):
-        part = read(rows).to(into.dtype)
-        apart, share = column_sums(part) / len(part) - mean, len(part) / (size + len(part))
-        part = part - (mean + apart)  # so that nothing cancels
-        about += coarse_mm(part.t(), part).addr_(apart, apart, alpha=size * share)
-        mean += apart * share
-        size += len(part)
-    n = exact.problem.num_nodes
-    into[0].copy_(exact.total(mean * size) / n)
-    apart = mean - into[0]
-    into[1:].copy_(exact.total(about.addr_(apart, apart, alpha=size)) / n)
-
-
-def _runs(chunks: Iterable[Rows], most: int) -> Iterator[Rows]:
-    """The rows of chunks, at most ``most`` at a time."""
-    for rows in chunks:
-        if isinstance(rows, slice):
-            yield from (slice(i, min(i + most, rows.stop)) for i in range(rows.start, rows.stop, most))
-        else:
-            yield from rows.split(most)

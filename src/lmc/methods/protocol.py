@@ -297,13 +297,19 @@ class ExactPasses(Protocol):
     def fill_messages(self) -> list[Table]:
         """T[l] <- the exact rows that layer l aggregates; gives the states of all layers."""
 
-    def messages(self, sums: str, random: bool = False) -> Iterator[tuple[int, Rows, Tensor]]:
+    def messages(
+        self, sums: str, complete: Callable[[int, Rows, Tensor], None], random: bool = False
+    ) -> Iterator[tuple[int, Rows, Tensor]]:
         """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
 
         The caller pushes them to Q[l], as its first columns. Layer l of the table ``sums`` is then filled: "M" with
         P Q[l]; "S", in all layers but the last, with the share of it that comes from outside of fixed batches. The pass
         continues from these sums. The running statistics of the batch norms between layers are set to those of the
-        whole graph on the way. With ``random``, the rows of a copy of the model with random parameters.
+        whole graph on the way.
+
+        Args:
+            complete: is called with (l, rows, rows of P Q[l]) for all rows of every layer but the last, chunk by chunk.
+            random: the rows of a copy of the model with random parameters.
         """
 
     def adjoints(self, states: list[Table]) -> Iterator[tuple[int, Table]]:
