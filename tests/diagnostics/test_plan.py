@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 from dataclasses import dataclass
 
 import pytest
@@ -129,6 +130,22 @@ def test_a_plan_counts_the_transpose_where_it_is_another_matrix(division: Divisi
     assert sizes["P X"] == run.problem.X.numel() * 4
     gcn = plan(division, model_for(g), method)
     assert sizes["structure"] > 1.5 * {item.name: item.size for item in gcn.items}["structure"]
+
+
+def test_nothing_is_collected_while_a_peak_is_measured() -> None:
+    collected: list[str] = []
+
+    def step() -> None:
+        gc.callbacks.append(lambda phase, _: collected.append(phase))
+        objects = [[] for _ in range(100_000)]  # many more than a collection waits for
+        gc.callbacks.pop()
+        assert len(objects) == 100_000
+
+    assert gc.isenabled()
+    assert peak_bytes(step, torch.device("cpu")) == 0
+    assert collected == []
+    step()
+    assert collected
 
 
 def test_a_plan_counts_edges_that_stay_on_the_host(division: Division) -> None:

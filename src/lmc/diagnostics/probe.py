@@ -221,7 +221,7 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
 
     On a GPU these are the bytes that were requested. The allocator may give a tensor up to a megabyte more, which
     depends on the memory that happens to be free. Garbage of earlier runs that was collected during the step would
-    make the result smaller, so it is collected before.
+    make the result smaller, so nothing is collected meanwhile.
     """
     if device.type == "cuda":
         gc.collect()
@@ -232,7 +232,7 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
             step()
         torch.cuda.synchronize(device)
         return _requested(device)["peak"] - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with no_collection(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         step()
     events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
     live = peak = 0
