@@ -50,7 +50,6 @@ SWEEP_BYTES = 64
 """Bytes of free memory per number in the widest state of a chunk that is filled: several such states exist at a time.
 """
 
-
 IN_CACHE = 2**20
 """Numbers in the widest state of the rows that a CPU computes at a time, if they read no other rows: 4 MiB of float32,
 so that temporary values stay in its cache."""
@@ -122,8 +121,8 @@ def sweep_chunks(problem: Problem) -> list[slice]:
     return chunks_of(problem, max(FEW_ELEMENTS, free_memory(problem.device) // SWEEP_BYTES) if on_gpu else MAX_ELEMENTS)
 
 
-def apart(problem: Problem, chunks: Chunks) -> Chunks:
-    """The chunks for work on rows that read no other rows: on a CPU smaller ones (:data:`IN_CACHE`)."""
+def cache_sized(problem: Problem, chunks: Chunks) -> Chunks:
+    """The chunks in which rows are computed that read no other rows: on a CPU smaller ones (:data:`IN_CACHE`)."""
     if problem.device.type != "cpu":
         return chunks
     return list(in_pieces(chunks, max(1, IN_CACHE // widest_row(problem.graph, problem.model))))
@@ -132,7 +131,7 @@ def apart(problem: Problem, chunks: Chunks) -> Chunks:
 def layer_chunks(problem: Problem, chunks: Chunks, l: int, known: Aggregated | None) -> Chunks:
     """The chunks in which layer l is computed."""
     reads_itself = l == 1 and problem.aggregated if known is None else _read_in_place(problem, known.rows)
-    return apart(problem, chunks) if reads_itself else chunks
+    return cache_sized(problem, chunks) if reads_itself else chunks
 
 
 def cut(problem: Problem, rows: Rows, l: int, known: Aggregated | None = None) -> Chunk:
@@ -329,7 +328,7 @@ class Passes:
             known = {l: Aggregated(Q[l], partial(read, l)) for l in Q}
             later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
             for l in range(1, max(Q, default=0) + 1):
-                for rows in apart(problem, self.chunks) if l in Q else ():
+                for rows in cache_sized(problem, self.chunks) if l in Q else ():
                     yield l, rows, kind.messages(problem, l, rows, states)
                 if l in Q and sums == "S":
                     publish(problem.exchange, Q[l])

@@ -49,36 +49,36 @@ class Moments:
     def __init__(self, exact: ExactPasses) -> None:
         self._exact = exact
         found = {l: exact.numbers.get(f"moments{l}") for l in sorted(exact.tables["Q"])}
-        self._merged = {l: _Merged(into) for l, into in found.items() if into is not None}
+        self._of_layer = {l: _RowMoments(into) for l, into in found.items() if into is not None}
 
     def add(self, l: int, rows: Rows, m: Tensor) -> None:
         """Add rows of P Q of layer l; nothing happens where the layer has no moments."""
-        if l in self._merged:
+        if l in self._of_layer:
             reads_rows = "rows" in self._exact.problem.model.layer(l).affine_of
-            self._merged[l].add(torch.cat([m, self._exact.tables["Q"][l].pull(rows)], 1) if reads_rows else m)
+            self._of_layer[l].add(torch.cat([m, self._exact.tables["Q"][l].pull(rows)], 1) if reads_rows else m)
 
     def add_all(self, sums: str) -> None:
         """Add all rows of P Q of every layer, from the table ``sums``, "M" or "S"."""
         exact = self._exact
-        for l in self._merged:
+        for l in self._of_layer:
             Q, table = exact.tables["Q"][l], exact.tables[sums][l]
             for rows in exact.chunks:
                 self.add(l, rows, table.pull(rows) if sums == "M" else exact.complete_sums(l, Q, table, rows))
 
     def store(self) -> None:
         """Store what was added, and the moments of P X."""
-        for l, merged in self._merged.items():
-            merged.store(self._exact, self._exact.numbers[f"moments{l}"])
-        first = None if 1 in self._merged else self._exact.numbers.get("moments1")
+        for l, sums in self._of_layer.items():
+            sums.store(self._exact, self._exact.numbers[f"moments{l}"])
+        first = None if 1 in self._of_layer else self._exact.numbers.get("moments1")
         # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
         if first is not None and (first.is_cuda or not bool(first.any())):
-            merged = _Merged(first)
+            sums = _RowMoments(first)
             for rows in in_pieces(self._exact.chunks, max(1, NUMBERS[first.device.type] // first.shape[1])):
-                merged.add(_dense_inputs(self._exact.problem, rows))
-            merged.store(self._exact, first)
+                sums.add(_dense_inputs(self._exact.problem, rows))
+            sums.store(self._exact, first)
 
 
-class _Merged:
+class _RowMoments:
     """Mean and covariance of rows that come in pieces.
 
     Args:
@@ -90,18 +90,18 @@ class _Merged:
 
     def add(self, rows: Tensor) -> None:
         part = rows.to(self._mean.dtype)
-        apart, share = column_sums(part) / len(part) - self._mean, len(part) / (self._size + len(part))
-        part = part - (self._mean + apart)  # so that nothing cancels
-        self._about += coarse_mm(part.t(), part).addr_(apart, apart, alpha=self._size * share)
-        self._mean += apart * share
+        shift, share = column_sums(part) / len(part) - self._mean, len(part) / (self._size + len(part))
+        part = part - (self._mean + shift)  # so that nothing cancels
+        self._about += coarse_mm(part.t(), part).addr_(shift, shift, alpha=self._size * share)
+        self._mean += shift * share
         self._size += len(part)
 
     def store(self, exact: ExactPasses, into: Tensor) -> None:
         """``into`` <- mean and covariance of the added rows of all ranks."""
         n = exact.problem.num_nodes
         into[0].copy_(exact.total(self._mean * self._size) / n)
-        apart = self._mean - into[0]
-        into[1:].copy_(exact.total(self._about.addr_(apart, apart, alpha=self._size)) / n)
+        shift = self._mean - into[0]
+        into[1:].copy_(exact.total(self._about.addr_(shift, shift, alpha=self._size)) / n)
 
 
 def _normalises(activation: Activation | None) -> bool:
