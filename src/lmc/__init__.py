@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lmc.train import evaluate, fit, load_run, predict
 
 # loaded when first asked for: importing torch takes longer than `lmc --help` should
-_HOMES = {
+_LOCATIONS = {
     "Distributed": "lmc.engine",
     "EpochRecord": "lmc.results",
     "Graph": "lmc.graph",
@@ -51,7 +51,7 @@ _HOMES = {
     "save": "lmc.data",
     "wrap": "lmc.pyg",
 }
-_ROOMS = (
+_SUBPACKAGES = (
     "data",
     "diagnostics",
     "engine",
@@ -68,14 +68,14 @@ _ROOMS = (
     "train",
 )
 
-__all__ = [*_HOMES, *_ROOMS]
+__all__ = [*_LOCATIONS, *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return importlib.import_module(f"lmc.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _LOCATIONS:
+        return getattr(importlib.import_module(_LOCATIONS[name]), name)
     raise AttributeError(f"module 'lmc' has no attribute {name!r}")
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 import lmc
-from lmc.bench import Contestant, compare
+from lmc.bench import ComparedRun, compare
 from lmc.diagnostics import bias
 from lmc.methods import GAS, IMC, ClusterGCN, DropEdge, GraphSAGE, LMC4Conv, LMC4Rec, Method
 from lmc.train import Settings
@@ -29,7 +29,7 @@ def last_bias(method: Method, folder: Path) -> tuple[float, float]:
     cls = lmc.models.RecGCN if isinstance(method, LMC4Rec) else lmc.models.GCN
     run = method.bind(g, cls(g.num_features, 8, g.num_classes), device="cpu")
     settings = Settings(epochs=3, eval_every=0, restore_best=False)
-    records = [error for _, _, error in compare([Contestant("a", run, folder)], settings, error_every=2)]
+    records = [error for _, _, error in compare([ComparedRun("a", run, folder)], settings, error_every=2)]
     assert [error is None for error in records] == [True, False, True]
     assert records[1] is not None
     assert records[1].bias is not None, "epoch 2 is the last measurement: the next would come after the end"

@@ -11,7 +11,7 @@ import torch
 import lmc
 from lmc.bench import Setup
 from lmc.bench.epoch import Timed, elapsed_ms, timed_pyg, timed_run
-from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, Stopwatch, speed_rows
+from lmc.bench.speed import Line, SpeedCell, SpeedPlan, SpeedRecord, Stopwatch, speed_rows
 from lmc.cli.spec import parse_method
 from lmc.diagnostics import peak_bytes
 from lmc.errors import ConfigError
@@ -19,7 +19,7 @@ from lmc.methods import IMC, FullBatch, Method
 
 CPU = torch.device("cpu")
 SETUP = Setup(hidden=8, layers=3, warmup=0, repeat=1)
-COURSE = Course(["gcn"], {"gcn": ["cluster", "gas", "lmc:alpha=1:score=1"]}, ["4/2"])
+PLAN = SpeedPlan(["gcn"], {"gcn": ["cluster", "gas", "lmc:alpha=1:score=1"]}, ["4/2"])
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def stopwatch(graph: lmc.Graph, setup: Setup = SETUP) -> Stopwatch:
 
 
 def measured(graph: lmc.Graph) -> list[SpeedRecord]:
-    ((cell, lines),) = COURSE.groups().items()
+    ((cell, lines),) = PLAN.groups().items()
     return stopwatch(graph).time_in_turn(cell, lines)
 
 
@@ -101,7 +101,7 @@ def test_a_group_without_enough_memory_is_refused_in_one_line(
 
 
 def test_pyg_may_be_left_out() -> None:
-    groups = Course(["gcn"], {"gcn": ["gas"]}, ["4/2"], pyg=False).groups()
+    groups = SpeedPlan(["gcn"], {"gcn": ["gas"]}, ["4/2"], pyg=False).groups()
     assert [[line.method for line in lines] for lines in groups.values()] == [["full", "gas"]]
 
 

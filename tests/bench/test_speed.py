@@ -10,12 +10,12 @@ import torch
 import lmc
 from lmc.bench import Setup, speed
 from lmc.bench.epoch import Timed, build
-from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, Stopwatch, speed_rows
+from lmc.bench.speed import Line, SpeedCell, SpeedPlan, SpeedRecord, Stopwatch, speed_rows
 from lmc.methods import CMC, GAS, LMC4Conv, LMC4Rec, Method
 
 CPU = torch.device("cpu")
 SETUP = Setup(hidden=8, layers=3, warmup=0, repeat=1)
-COURSE = Course(["gcn"], {"gcn": ["cmc", "gas", "lmc"]}, ["4/2"], True, ["device", "disk"], True, ["cmc"], ["4/1"])
+PLAN = SpeedPlan(["gcn"], {"gcn": ["cmc", "gas", "lmc"]}, ["4/2"], True, ["device", "disk"], True, ["cmc"], ["4/1"])
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,11 @@ def line(model: str, what: Line, ms: float, config: str = "4/2", **others: float
 
 
 def test_every_line_comes_after_its_baselines() -> None:
-    groups = COURSE.groups()
+    groups = PLAN.groups()
     for cell, lines in groups.items():
         assert len(set(lines)) == len(lines)
         for one in lines:
-            bases = COURSE.baselines(cell.model, one)
+            bases = PLAN.baselines(cell.model, one)
             assert all(lines.index(base) < lines.index(one) for base in bases), one
     found = [(one.method, cell.config, one.tier, one.redraw) for cell, lines in groups.items() for one in lines]
     assert found == [
@@ -71,10 +71,10 @@ def test_ratios_are_to_the_same_group() -> None:
     whole = by["full", "device", "4/2"]
     assert (whole.vs_pyg, whole.vs_full, whole.vs_work) == (0.1, 1.0, 1.0)
     first = by["cmc", "device", "4/2"]
-    assert (first.vs_rival, first.vs_work, first.of_device) == (1.2, 1.8, None)
+    assert (first.vs_lmc, first.vs_work, first.of_device) == (1.2, 1.8, None)
     assert by["cmc", "disk", "4/2"].of_device == 0.5
     second = by["cmc", "device", "4/1"]
-    assert (second.vs_full, second.vs_rival, second.vs_pyg) == (4.0, None, None)
+    assert (second.vs_full, second.vs_lmc, second.vs_pyg) == (4.0, None, None)
     assert by["pyg-full", "device", "4/2"].vs_full is None
 
 

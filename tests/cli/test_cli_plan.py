@@ -70,7 +70,9 @@ def test_everything_on_disk_trains_and_says_so(invoke: Invoke, tmp_path: Path) -
     assert list((tmp_path / "there").iterdir()) == []
 
 
-@pytest.mark.parametrize(("text", "size"), [("4GB", 4e9), ("1.5 g", 1.5e9), ("800MB", 8e8), ("12345", 12345)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("4GB", 4e9), ("1.5 g", 1.5e9), ("800MB", 8e8), ("2GiB", 2**31), ("12345", 12345)]
+)
 def test_memory_is_read_as_people_write_it(text: str, size: float) -> None:
     assert parse_memory(text) == size
 

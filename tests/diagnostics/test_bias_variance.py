@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,19 @@ import lmc
 from helpers import full_gradient, make, parts_of, random_graph, scrambled
 from lmc.diagnostics import bias, bias_variance
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, DropEdge, GraphSAGE, LMC4Conv, LMC4Rec, Method
+from lmc.methods import (
+    CMC,
+    GAS,
+    IMC,
+    BackwardSGD,
+    ClusterGCN,
+    DropEdge,
+    FullBatch,
+    GraphSAGE,
+    LMC4Conv,
+    LMC4Rec,
+    Method,
+)
 from lmc.models import GCN, RecGCN
 
 METHODS: list[Method] = [
@@ -65,6 +78,24 @@ def test_fixed_batches_have_the_bias_of_one_epoch() -> None:
         assert found.bias[name] / size == pytest.approx(relative[name], rel=1e-12)
     total = sum(b**2 for b in found.bias.values()) / sum(e**2 for e in found.exact.values())
     assert found.relative_bias == pytest.approx(total**0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("inner", [FullBatch(), CMC(clusters_per_batch=1), IMC(clusters_per_batch=1)], ids=repr)
+def test_the_bias_under_drop_edge_is_that_of_the_graph_of_an_epoch(inner: Method) -> None:
+    """On one part these methods are exact on the graph of the epoch; the other epochs have other graphs."""
+    g = random_graph()
+    model, method = scrambled(make("gcn", g)), DropEdge(inner, p=0.5)
+    run = method.bind(g, model, torch.zeros(g.num_nodes, dtype=torch.int64), seed=1)
+    batch = next(run.batches())
+    run.accumulate(batch)
+    before = run.gradient(batch)
+    exact, dropped = full_gradient(g, model), replace(run.graph, adj=method.adjacencies(run.graph, 1)(run.epoch))
+    of_epoch, found = full_gradient(dropped, model), bias(run)
+    for name, truth in exact.items():
+        assert found[name] == pytest.approx(float((of_epoch[name] - truth).norm() / truth.norm()), rel=1e-9)
+    assert max(found.values()) > 0.01
+    for name, estimate in run.gradient(batch).items():
+        torch.testing.assert_close(estimate, before[name], rtol=1e-12, atol=1e-14)
 
 
 def test_parameters_whose_gradient_is_rounding_are_left_out() -> None:

@@ -10,7 +10,7 @@ import torch
 from jobs import Case
 from rank_pool import Ranks, on_2_and_4
 
-from lmc.engine.run import Run, _source_on
+from lmc.engine.run import Run, source_on
 from lmc.errors import ConfigError
 from lmc.methods import GAS, BackwardSGD, DropEdge, FullBatch, LMC4Conv
 
@@ -52,7 +52,7 @@ def on_union(case: Case, seen: list[dict[str, Any]]) -> tuple[list[float], Run]:
     for step in range(case.steps):
         if run.schedule is not None:
             run.adjacency = run.schedule.adjacencies(run.graph, 0, run.clusters.order)
-            source = _source_on(run, step // seen[0]["steps"])
+            source = source_on(run, step // seen[0]["steps"])
         core = row[torch.cat([rank["cores"][step] for rank in seen])]
         whole = core.numel() == row.numel()
         batch = source.make(slice(0, core.numel()) if whole else core, float(seen[0]["steps"]))

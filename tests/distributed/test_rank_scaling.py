@@ -17,8 +17,17 @@ import lmc
 from helpers import random_graph, weighted_graph
 from lmc.bench import Setup
 from lmc.bench.launch import on_ranks
-from lmc.bench.rank_model import Alone, Network, RankLists, RowBytes, Split, counted_bytes, model_epoch, rank_lists
-from lmc.bench.ranks import RankRecord, Seen, Timer, bound, split_of, time_ranks
+from lmc.bench.rank_model import (
+    Network,
+    RankLists,
+    RowBytes,
+    SingleRankTimings,
+    Split,
+    counted_bytes,
+    model_epoch,
+    rank_lists,
+)
+from lmc.bench.ranks import RankRecord, RankTimings, Timer, bound, split_of, time_ranks
 from lmc.cli import app
 from lmc.cli.ranks import RankScale, with_one_process
 from lmc.errors import ConfigError, DistributedError
@@ -61,7 +70,7 @@ def test_bytes_as_counted_are_bytes_as_sent(ranks: Ranks) -> None:
     parts = METHODS["lmc"].parts_of(graph, SETUP.seed)
     answers = ranks(time_ranks, "tiny-like@0.3", METHODS, SETUP)
     for label, method in METHODS.items():
-        seen: list[Seen] = [answer[0][label] for answer in answers]
+        seen: list[RankTimings] = [answer[0][label] for answer in answers]
         sweeps = len(seen[0].sweeps)
         lists = rank_lists(graph, parts, method, ranks.ranks, SETUP.seed)
         row = RowBytes.of(bound(graph, method, SETUP, {}))
@@ -110,7 +119,7 @@ def test_the_rank_that_arrives_last_waits_for_none() -> None:
 def test_the_model_adds_up_the_slowest_ranks_their_bytes_and_their_messages() -> None:
     pushed = torch.tensor([[[0, 3], [1, 0]], [[0, 2], [4, 0]]])
     lists = RankLists(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1]), pushed, torch.zeros_like(pushed))
-    alone = Alone({0: 1.0, 1: 2.0, 2: 3.0, 3: 1.0}, sweep=4.0, sweeps=0.5)
+    alone = SingleRankTimings({0: 1.0, 1: 2.0, 2: 3.0, 3: 1.0}, sweep=4.0, sweeps=0.5)
     row = RowBytes((10,), (), (7, 7))
     split, latency = model_epoch(lists, row, alone, 100, Network(bandwidth=10.0, latency=0.5))
     assert alone.seconds == 9

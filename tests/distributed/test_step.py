@@ -13,7 +13,7 @@ from rank_pool import Ranks, on_2_and_4
 from torch import Tensor
 
 from lmc.engine import Run
-from lmc.engine.run import _regraph, _source_on
+from lmc.engine.run import regraph, source_on
 from lmc.methods import CMC, GAS, IMC, TOP, ClusterGCN, DropEdge, GraphFM, LMC4Conv, LMC4Rec
 
 
@@ -39,8 +39,8 @@ def one_process(
     source = run.source
     for step in range(len(seen[0]["cores"])):
         if run.schedule is not None and step % seen[0]["steps"] == 0:
-            source = _source_on(run, step // seen[0]["steps"])
-            _regraph(run, source.problem)
+            source = source_on(run, step // seen[0]["steps"])
+            regraph(run, source.problem)
         state = jobs.state_of(run)
         before = {name: value.clone() for name, value in state.items()}
         after = {name: value.clone() for name, value in state.items()}

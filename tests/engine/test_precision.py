@@ -181,7 +181,7 @@ def test_parameters_and_sums_are_float32_rows_are_not(method: str, device: str) 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_ledger_keeps_its_sums_true(dropout: float, device: str) -> None:
+def test_sums_of_cmc_stay_those_of_the_rows(dropout: float, device: str) -> None:
     """|M - P T| is that of float32's roundings, one an update and at most some hundred of them here."""
     run = bound("cmc-adjoints", lambda g: GCN(g.num_features, 16, g.num_classes, 3, dropout), "bfloat16", device=device)
     before = run.tables["T"][2].data().clone()

@@ -1,4 +1,4 @@
-"""CMC: the ledgers balance after every step, and what is missing is missing where it is said to be."""
+"""CMC: the sums are those of the rows after every step, and what is missing is missing where it is said to be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from helpers import chance, full_gradient, make, parts_of, random_graph, sweep, worst_error
 from lmc.engine import Run
+from lmc.engine.exact import Passes
 from lmc.errors import ConfigError
 from lmc.graph import Graph, normalise
 from lmc.methods import CMC, DropEdge
@@ -48,7 +49,7 @@ def imbalance(run: Run, P: Tensor | None = None) -> float:
 
 
 @pytest.mark.parametrize("adjoints", [False, True])
-def test_ledgers_balance_with_the_edges_of_every_epoch(adjoints: bool) -> None:
+def test_sums_follow_the_edges_of_every_epoch(adjoints: bool) -> None:
     """Where DropEdge changes P, the sums of all rows change with it, before the first step of the epoch."""
     g = random_graph()
     model = build("gcn-layer-norm", g)
@@ -69,10 +70,21 @@ def test_ledgers_balance_with_the_edges_of_every_epoch(adjoints: bool) -> None:
     assert imbalance(run, left[0]) > 1e-3  # another epoch has other edges
 
 
+def test_ranks_fill_sums_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filling them exchanges rows, which have the same shape for messages and for adjoints."""
+    g = random_graph()
+    run = DropEdge(CMC(clusters_per_batch=1, adjoints=True), p=0.4).bind(g, build("gcn", g), parts_of(g))
+    filled: list[str] = []
+    names = {table: name for name in "MU" for table in run.tables[name].values()}
+    monkeypatch.setattr(Passes, "fill_sums", lambda _, l, rows, sums, **__: filled.append(names[sums]))
+    next(run.batches())
+    assert filled == ["M", "M", "U", "U"]
+
+
 @pytest.mark.parametrize("redraw", [False, True])
 @pytest.mark.parametrize("history", ["device", "host"])
 @pytest.mark.parametrize("name", [*MODELS, "gcn-batch-norm"])
-def test_ledgers_balance_after_every_step(name: str, history: str, redraw: bool) -> None:
+def test_sums_are_those_of_the_rows_after_every_step(name: str, history: str, redraw: bool) -> None:
     g = random_graph()
     model = build(name, g, dropout=0.5)
     method = CMC(clusters_per_batch=2, adjoints=True, redraw=redraw)

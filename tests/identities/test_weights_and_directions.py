@@ -62,7 +62,7 @@ def imbalance(run: Run, P: Tensor) -> float:
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_ledgers_of_cmc_balance_with_p_and_its_transpose(g: Graph, dropped: bool) -> None:
+def test_sums_of_cmc_follow_p_and_its_transpose(g: Graph, dropped: bool) -> None:
     model = GCN(6, 7, 4, num_layers=3, dropout=0.5, norm="layer").double()
     method = CMC(clusters_per_batch=2, adjoints=True, redraw=True)
     schedule = DropEdge(method, p=0.3)

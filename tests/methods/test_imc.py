@@ -19,10 +19,11 @@ from helpers import parts_of, random_graph, scrambled, sparse, sweep, worst_erro
 from lmc.diagnostics import bias, gradient_error
 from lmc.engine import Run
 from lmc.engine.exact import chunks_of, exact_states, sweep_chunks
-from lmc.engine.run import _source_on
+from lmc.engine.run import source_on
 from lmc.errors import ConfigError
 from lmc.graph import Graph, spmm
 from lmc.methods import GAS, IMC, TOP, BackwardSGD, ClusterGCN, DropEdge, FullBatch, moments
+from lmc.methods.invariance import unexplained
 from lmc.models import GAT, GCN, GCNII, SAGE, BatchNorm, Model
 from lmc.stores import Placement
 
@@ -243,7 +244,7 @@ def test_moments_are_those_of_the_graph_of_an_epoch() -> None:
     before = run.numbers["moments2"].clone()
     batches = run.batches(0)
     next(batches)
-    source = _source_on(run, 0)
+    source = source_on(run, 0)
     Q = run.tables["Q"][2].data()
     sums = spmm(source.problem.P, Q)
     mean, covariance = sums.mean(0, keepdim=True), sums.T.cov(correction=0)
@@ -292,6 +293,25 @@ def test_statistics_are_read_by_the_norm_that_follows_and_by_no_other() -> None:
     run.refresh()
     run.accumulate(next(run.batches(0)))
     assert not torch.allclose(inner.running_mean, model.layers[1].activation.norm.running_mean)
+
+
+def test_running_statistics_of_a_sweep_lose_no_bits_beside_a_large_mean() -> None:
+    g, found = random_graph(400), []
+    for dtype in (torch.float32, torch.float64):
+        model = GCN(6, 7, 4, num_layers=3, norm="batch").to(dtype)
+        with torch.no_grad():
+            model.layers[1].lin.bias += 1000
+        bound(IMC(clusters_per_batch=1), model, g).refresh()
+        found.append(model.layers[1].activation.norm.running_var.double())
+    torch.testing.assert_close(*found, rtol=1e-3, atol=0)
+
+
+def test_the_unexplained_share_does_not_depend_on_the_order_of_batches() -> None:
+    """Ranks list the batches in other orders, and all of them have to sweep at the same time."""
+    source = torch.Generator().manual_seed(0)
+    explained = 10 ** (4 * torch.rand(4, 101, 2, generator=source))
+    shuffled = [explained[:, torch.randperm(101, generator=source)] for _ in range(50)]
+    assert len({unexplained(each) for each in shuffled}) == 1
 
 
 def test_statistics_of_bfloat16_rows_are_computed_in_float32() -> None:
@@ -590,8 +610,8 @@ def test_whatever_runs_beside_a_sweep_or_a_step_ends_with_it(
 
         return join
 
-    for module in ("imc", "invariance"):
-        monkeypatch.setattr(f"lmc.methods.{module}.beside", beside)
+    for module in ("engine.exact", "methods.imc", "methods.invariance"):
+        monkeypatch.setattr(f"lmc.{module}.beside", beside)
     model = GCN(6, 7, 4, num_layers=3, linear_out=True).double()
     for name, p in model.named_parameters():
         p.requires_grad_(name.startswith(trained))

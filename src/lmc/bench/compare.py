@@ -30,7 +30,7 @@ Partitions = dict[tuple[int | None, str], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Contestant:
+class ComparedRun:
     """A bound method and the folder of its results."""
 
     label: str
@@ -49,7 +49,7 @@ def shared_parts(method: Method, graph: Graph, seed: int, known: Partitions) -> 
 
 
 def compare(
-    entered: Sequence[Contestant],
+    compared: Sequence[ComparedRun],
     settings: Settings,
     *,
     error_every: int,
@@ -65,7 +65,7 @@ def compare(
         resume: continue each method from its own folder; a finished one is not trained again.
         stop: when it becomes true, every method that has begun is saved, and :class:`Interrupted` is raised.
     """
-    turns = {c.label: _events(c, settings, error_every, resume, stop) for c in entered}
+    turns = {c.label: _events(c, settings, error_every, resume, stop) for c in compared}
     begun: set[str] = set()
     stopped = False
     while turns:
@@ -79,11 +79,11 @@ def compare(
                 stopped |= isinstance(error, Interrupted)
                 del turns[label]
     if stopped:
-        raise Interrupted(f"stopped; every method is saved in {entered[0].folder.parent}")
+        raise Interrupted(f"stopped; every method is saved in {compared[0].folder.parent}")
 
 
 def _events(
-    c: Contestant, settings: Settings, error_every: int, resume: bool, stop: Callable[[], bool]
+    c: ComparedRun, settings: Settings, error_every: int, resume: bool, stop: Callable[[], bool]
 ) -> Iterator[Event]:
     """Train one method and measure its gradient error on the way."""
     probe: GradientProbe | None = None

@@ -168,7 +168,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleRankTimings:
     """What one process was seen to need: seconds of the step of every batch, of a sweep, and sweeps an epoch."""
 
     steps: dict[int, float]
@@ -182,7 +182,7 @@ class Alone:
 
 
 def model_epoch(
-    lists: RankLists, row: RowBytes, alone: Alone, parameter_bytes: int, network: Network
+    lists: RankLists, row: RowBytes, alone: SingleRankTimings, parameter_bytes: int, network: Network
 ) -> tuple[Split, float]:
     """The epoch of ``lists.ranks`` ranks, and the seconds of it that are latencies of messages.
 

@@ -17,10 +17,10 @@ from lmc.bench.compare import Partitions, shared_parts
 from lmc.bench.epoch import Setup, build, wait
 from lmc.bench.launch import on_ranks
 from lmc.bench.rank_model import (
-    Alone,
     Network,
     RankLists,
     RowBytes,
+    SingleRankTimings,
     Split,
     counted_bytes,
     model_epoch,
@@ -104,7 +104,7 @@ Timed = tuple[float, list[float]]
 
 
 @dataclass(eq=False)
-class Seen:
+class RankTimings:
     """What one process saw of a method: every epoch without its sweeps, every sweep, and the bytes that it sent."""
 
     epochs: list[Timed] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Timer:
 
     def start(self) -> None:
         """Forget what was timed so far."""
-        self.seen, self.steps = Seen(), list[dict[int, float]]()
+        self.seen, self.steps = RankTimings(), list[dict[int, float]]()
         self._sent = 0 if self.world is None else self.world.sent
 
     def epoch(self) -> None:
@@ -181,7 +181,7 @@ class Timer:
 
 def time_ranks(
     dataset: str, methods: Mapping[str, ClusterMethod], setup: Setup
-) -> tuple[dict[str, Seen], dict[str, Seen], Network]:
+) -> tuple[dict[str, RankTimings], dict[str, RankTimings], Network]:
     """Time epochs on this rank, method after method; rank 0 times one process in turn, while the others wait.
 
     Returns what this rank saw of every method, what rank 0 saw of one process, and the network between the ranks.
@@ -325,11 +325,11 @@ def model_ranks(
     return records
 
 
-def _seen_alone(timer: Timer, lists: RankLists, epochs: int) -> Alone:
+def _seen_alone(timer: Timer, lists: RankLists, epochs: int) -> SingleRankTimings:
     """The steps of all batches and the sweeps of one process."""
     sweeps = [seconds for seconds, _ in timer.seen.sweeps]
     steps = {int(lists.batch[node]): median(epoch[node] for epoch in timer.steps) for node in timer.steps[0]}
-    return Alone(steps, median(sweeps) if sweeps else 0.0, len(sweeps) / epochs)
+    return SingleRankTimings(steps, median(sweeps) if sweeps else 0.0, len(sweeps) / epochs)
 
 
 @contextmanager

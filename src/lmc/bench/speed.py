@@ -71,7 +71,7 @@ class SpeedRecord(Line, SpeedCell):
 
 
 @dataclass(frozen=True)
-class Course:
+class SpeedPlan:
     """What is timed.
 
     The methods ``labels`` of every model are timed in the parts/clusters ``configs``, and with ``pyg`` PyG's full batch
@@ -120,9 +120,9 @@ class Course:
             bases.append(Line(FULL))
         if line.tier != "device" or line.redraw:
             bases.append(Line(line.method))
-        rival = rival_of(line.method, self.labels[model])
-        if rival is not None:
-            bases.append(dataclasses.replace(line, method=rival))
+        baseline = baseline_of(line.method, self.labels[model])
+        if baseline is not None:
+            bases.append(dataclasses.replace(line, method=baseline))
         return bases
 
 
@@ -131,7 +131,7 @@ def transfers_rows(line: Line, device: torch.device) -> bool:
     return device.type == "cuda" and line.tier != "device"
 
 
-def rival_of(label: str, labels: Iterable[str]) -> str | None:
+def baseline_of(label: str, labels: Iterable[str]) -> str | None:
     """The LMC with which a CMC is compared."""
     wanted = {"cmc": "lmc", "cmc4rec": "lmc4rec"}.get(label.partition(":")[0])
     return next((other for other in labels if other.partition(":")[0] == wanted), None) if wanted else None
@@ -204,7 +204,7 @@ class SpeedRow:
     vs_pyg: float | None  # time over that of PyG's full batch
     vs_full: float | None  # time over that of our full batch
     vs_work: float | None  # time over (share of non-zeros x full-batch time)
-    vs_rival: float | None  # time over that of LMC on the same batches
+    vs_lmc: float | None  # time over that of LMC on the same batches
     of_device: float | None  # speed over that of the device tier with fixed batches
 
 
@@ -218,7 +218,7 @@ def speed_rows(records: Sequence[SpeedRecord]) -> list[SpeedRow]:
 
 def _row(r: SpeedRecord, group: Mapping[Line, SpeedRecord]) -> SpeedRow:
     line, ms = r.line, {other: record.ms for other, record in group.items()}
-    rival = dataclasses.replace(line, method=rival_of(line.method, [other.method for other in group]) or "")
+    baseline = dataclasses.replace(line, method=baseline_of(line.method, [other.method for other in group]) or "")
     full = ms.get(Line(FULL))
     varied = line.tier != "device" or line.redraw
     return SpeedRow(
@@ -226,7 +226,7 @@ def _row(r: SpeedRecord, group: Mapping[Line, SpeedRecord]) -> SpeedRow:
         vs_pyg=_over(r.ms, ms.get(Line(PYG))),
         vs_full=_over(r.ms, full) if line.method != PYG else None,
         vs_work=_over(r.ms, (r.nnz_share or 0) * (full or 0)) if r.model != "recgcn" else None,
-        vs_rival=_over(r.ms, ms.get(rival)),
+        vs_lmc=_over(r.ms, ms.get(baseline)),
         of_device=_over(ms.get(Line(line.method)), r.ms) if varied else None,
     )
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lmc.bench import Contestant, compare
+from lmc.bench import ComparedRun, compare
 from lmc.bench.about import about, write_about
 from lmc.bench.compare import Partitions, has_error, shared_parts
 from lmc.cli.console import console, error_figure, facts, file_name, number, seconds
@@ -57,23 +57,23 @@ def compare_command(options: Compare) -> None:
     name = split_spec(options.model)[0]
     root = run_folder(options, f"compare-{graph.name}-{name}")
     folders = _folders(root, list(chosen), resume or options.overwrite)
-    entered, partitions = [], Partitions()
+    compared, partitions = [], Partitions()
     for label, method in chosen.items():
         parts = shared_parts(method, graph, options.seed, partitions)
         run = method.bind(graph, copy.deepcopy(initial), parts, placement, loss=loss, seed=options.seed)
-        entered.append(Contestant(label, run, folders[label]))
-    out.print(facts([*_facts(entered), ("run folder", str(root))]))
+        compared.append(ComparedRun(label, run, folders[label]))
+    out.print(facts([*_facts(compared), ("run folder", str(root))]))
     with locked(root):
         for folder in folders.values() if options.overwrite else ():
             clear_folder(folder, also=("errors.jsonl",))
         whole = dataclasses.replace(
-            about(entered[0].run, ""), partition=None, methods=[f.name for f in folders.values()]
+            about(compared[0].run, ""), partition=None, methods=[f.name for f in folders.values()]
         )
         write_about(root, whole)
-        _train(out, entered, settings, error_every, resume)
-        runs = {c.label: read_run(c.folder) for c in entered}
-        errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
-        out.print(_table(entered, runs, errors, settings.epochs))
+        _train(out, compared, settings, error_every, resume)
+        runs = {c.label: read_run(c.folder) for c in compared}
+        errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in compared}
+        out.print(_table(compared, runs, errors, settings.epochs))
         by_layer = {label: mean_errors(records) for label, records in errors.items()}
         depth = initial.num_layers
         layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
@@ -108,26 +108,26 @@ def _folders(root: Path, labels: Sequence[str], may_hold_runs: bool) -> dict[str
     return folders
 
 
-def _facts(entered: Sequence[Contestant]) -> list[tuple[str, str]]:
-    first = dict(run_facts(entered[0].run))
-    divided = next((c.run for c in entered if isinstance(c.run.method, ClusterMethod)), None)
+def _facts(compared: Sequence[ComparedRun]) -> list[tuple[str, str]]:
+    first = dict(run_facts(compared[0].run))
+    divided = next((c.run for c in compared if isinstance(c.run.method, ClusterMethod)), None)
     division = [] if divided is None else division_facts(divided)
     return [("graph", first["graph"]), *division, ("model", first["model"]), ("device", first["device"])]
 
 
-def _train(out: Console, entered: Sequence[Contestant], settings: Settings, error_every: int, resume: bool) -> None:
+def _train(out: Console, compared: Sequence[ComparedRun], settings: Settings, error_every: int, resume: bool) -> None:
     runs: dict[str, RunRecord] = {}
     errors: dict[str, list[ErrorRecord]] = {}
     if resume:  # the table shows the epochs of earlier runs too
-        runs = {c.label: read_run(c.folder) for c in entered if (c.folder / "config.json").exists()}
-        errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in entered}
+        runs = {c.label: read_run(c.folder) for c in compared if (c.folder / "config.json").exists()}
+        errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in compared}
     with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as stop:
-        for label, epoch, error in compare(entered, settings, error_every=error_every, resume=resume, stop=stop):
+        for label, epoch, error in compare(compared, settings, error_every=error_every, resume=resume, stop=stop):
             runs[label] = _with_epoch(runs.get(label, RunRecord({}, ())), epoch)
             errors.setdefault(label, []).extend([] if error is None else [error])
             if out.is_terminal:
-                show(epoch.epoch, label, _table(entered, runs, errors, settings.epochs))
-            elif label == entered[-1].label:
+                show(epoch.epoch, label, _table(compared, runs, errors, settings.epochs))
+            elif label == compared[-1].label:
                 show(epoch.epoch, ", ".join(f"{other} {number(run.loss, 4)}" for other, run in runs.items()))
 
 
@@ -137,7 +137,7 @@ def _with_epoch(run: RunRecord, epoch: EpochRecord) -> RunRecord:
 
 
 def _table(
-    entered: Sequence[Contestant],
+    compared: Sequence[ComparedRun],
     runs: Mapping[str, RunRecord],
     errors: Mapping[str, Sequence[ErrorRecord]],
     epochs: int,
@@ -148,12 +148,12 @@ def _table(
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=caption, caption_justify="left")
     table.add_column("method", overflow="fold", min_width=8)  # all columns fit into 80 characters
-    metric = default_metric(entered[0].run.graph)
+    metric = default_metric(compared[0].run.graph)
     unit = " %" if score_text(0.0, metric).endswith("%") else ""
     scored = (f"val{unit}", f"test{unit}", f"best\nval{unit}", "test\nthen")
     for column in ("epoch", "loss", *scored, "train\ntime", "gradient\nerror", "bias"):
         table.add_column(column, justify="right", no_wrap=True)
-    for c in entered:
+    for c in compared:
         run = runs.get(c.label, RunRecord({}, ()))
         last = next((e.scores for e in reversed(run.epochs) if e.scores), {})
         each = (last.get("val"), last.get("test"), run.best_val, run.test)
@@ -164,9 +164,9 @@ def _table(
     return table
 
 
-def _errors(contestant: Contestant, measured: Sequence[ErrorRecord]) -> tuple[str, str]:
+def _errors(compared: ComparedRun, measured: Sequence[ErrorRecord]) -> tuple[str, str]:
     """The gradient error and the bias; a full batch has neither, and backward SGD has unbiased batches."""
-    if not has_error(contestant.run.method):
+    if not has_error(compared.run.method):
         return "exact", "exact"
     mean = sum(m.mean for m in measured) / len(measured) if measured else None
     return error_figure(mean), error_figure(_bias(measured))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -66,7 +66,8 @@ def _writer(path: Path) -> Callable[[BinaryIO, np.ndarray, str, np.ndarray], Non
 
 
 def _write_npz(file: BinaryIO, nodes: np.ndarray, output: str, values: np.ndarray) -> None:
-    np.savez(file, allow_pickle=False, **{"nodes": nodes, output: values})
+    arrays: dict[str, Any] = {"nodes": nodes, output: values}
+    np.savez(file, **arrays)
 
 
 def _write_csv(file: BinaryIO, nodes: np.ndarray, output: str, values: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import typer
 from matplotlib.figure import Figure
 
 from lmc.bench.epoch import MODELS, Setup
-from lmc.bench.speed import Course, Line, SpeedCell, SpeedRecord, SpeedRow, Stopwatch, speed_rows
+from lmc.bench.speed import Line, SpeedCell, SpeedPlan, SpeedRecord, SpeedRow, Stopwatch, speed_rows
 from lmc.cli.console import TextTable, milliseconds, number, ratio, seconds, share
 from lmc.cli.costs import RIVALS, AutoDataset, SomeConfigs, Tiers, TimedStudy, epochs_text
 from lmc.cli.lists import division, first_of, methods_in, parse_configs, parse_list, parse_words
@@ -65,13 +65,13 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
         return self.setup_with(self.repeat, self.warmup, self.precision)
 
     @cached_property
-    def course(self) -> Course:
+    def plan(self) -> SpeedPlan:
         models = parse_words(self.models, "--models", MODELS)
         configs = parse_configs(self.configs or ("80/40,80/10,80/1" if self.on.type == "cuda" else "80/40,80/10"))
         labels = {model: labels_for(model, methods_in(configs[0], self.methods)) for model in models}
         varied, tiers = self._varied(models[0], labels[models[0]]), self.parse_tiers(self.tiers)
         varied_in = parse_configs(self.tier_configs or ("80/10" if "80/10" in configs else configs[0]))
-        return Course(models, labels, configs, self.pyg, tiers, self.redraw, varied, varied_in)
+        return SpeedPlan(models, labels, configs, self.pyg, tiers, self.redraw, varied, varied_in)
 
     def _varied(self, model: str, labels: Sequence[str]) -> list[str]:
         """The methods for other tiers and redrawn batches; by default LMC, else the first that keeps histories."""
@@ -91,7 +91,7 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
 
     def cells(self) -> list[SpeedCell]:
         assert self.setup
-        groups = self.course.groups()
+        groups = self.plan.groups()
         for cell, lines in groups.items():  # a wrong option is refused before a graph is loaded
             for line in lines:
                 if not line.is_baseline:
@@ -102,13 +102,13 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
         return parse_method(line.method, **division(cell.config), redraw=line.redraw or None)
 
     def facts(self) -> list[tuple[str, str]]:
-        models = f"{', '.join(self.course.models)}; layers of {self.hidden}, dropout {self.dropout:g}"
+        models = f"{', '.join(self.plan.models)}; layers of {self.hidden}, dropout {self.dropout:g}"
         loaded = ("loaded in", seconds(self.loaded[1]))
         return [*GraphStudy.facts(self), loaded, ("models", models), ("time", epochs_text(self.setup))]
 
     def measure(self, cell: SpeedCell) -> list[SpeedRecord]:
         watch = Stopwatch(self.graph, self.setup, self.on, self.method_of)
-        return watch.time_in_turn(cell, self.course.groups()[cell])
+        return watch.time_in_turn(cell, self.plan.groups()[cell])
 
     def describe(self, record: SpeedRecord) -> str:
         return f"{record.model} {record.config}, {record.line}: {milliseconds(record.ms)} ms"
@@ -150,7 +150,7 @@ def times_table(rows: Sequence[SpeedRow]) -> TextTable:
         r = row.record
         kind = ["-", "-"] if r.line.is_baseline else [r.tier, "redrawn" if r.redraw else "fixed"]
         line = [r.model, r.method, r.config, *kind, str(r.steps), milliseconds(r.ms)]
-        line += [ratio(row.vs_pyg), ratio(row.vs_full), share(r.nnz_share), ratio(row.vs_work), ratio(row.vs_rival)]
+        line += [ratio(row.vs_pyg), ratio(row.vs_full), share(r.nnz_share), ratio(row.vs_work), ratio(row.vs_lmc)]
         line += [share(row.of_device), number(r.step_mb, 1), number(r.resident_mb, 1), number(r.halo_ratio, 2)]
         cells.append([*line, number(r.partition_s, 2), number(r.bind_s, 2)])
     return TextTable(headers, cells, TIMES, named=2).without_empty()

@@ -45,7 +45,7 @@ OF_WHOLE_GRAPHS = (
     "data_dir", "scale", "symmetrise", "directed", "task", "inductive", "partition", "memory", "dry_run",
 )  # fmt: skip
 """Options that have no meaning for a rank that holds a part of a graph."""
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_UNITS = ("", "K", "M", "G", "T")
 
 
 def train_command(options: Train) -> None:
@@ -280,11 +280,11 @@ def _summary(record: RunRecord) -> Table:
 
 
 def parse_memory(text: str) -> int:
-    """ "4GB" -> bytes."""
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([KMGT]?)i?B?\s*", text, flags=re.IGNORECASE)
+    """ "4GB" -> bytes; "4GiB" are 4 x 1024^3."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([KMGT]?)(i?)B?\s*", text, flags=re.IGNORECASE)
     if found is None or not float(found[1]) > 0:
         raise ConfigError(f"expected an amount of memory such as 4GB (got {text!r})")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS.index(found[2].upper()))
 
 
 def planned(

@@ -51,7 +51,7 @@ def write_shards(graph: Graph, parts: Tensor, owners: Tensor, ranks: int, folder
             path = _file(folder, rank)
             path.parent.mkdir(exist_ok=True)
             with replacing(path) as file:
-                np.savez(file, allow_pickle=False, **_arrays(shard))
+                np.savez(file, **_arrays(shard))
             facts = {name: getattr(shard, name) for name in RANK_FACTS}
             facts |= {"num_local": shard.num_local, "size": path.stat().st_size, "sha256": _digest(path)}
             written.append(facts)

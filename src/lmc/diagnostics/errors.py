@@ -16,6 +16,7 @@ from torch import Tensor
 from lmc.engine import Problem, Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_states
 from lmc.engine.recurrent import rules_of
+from lmc.engine.run import regraph, source_on
 from lmc.errors import ConfigError, typed
 from lmc.graph import Aggregation, Batch
 from lmc.methods import BackwardSGD, FullBatch, Method
@@ -103,18 +104,23 @@ def bias(run: Run) -> dict[str, float]:
     """|mean gradient of an epoch - full gradient| / |full gradient| by parameter name, at fixed parameters and tables.
 
     It compares methods of all families: whatever share of the full gradient a batch estimates, their mean is the full
-    gradient where the method is unbiased. Dropout is off, and nothing is changed.
+    gradient where the method is unbiased. Dropout is off, and nothing is changed. Under DropEdge the epoch is the next
+    one; sums of messages are filled for its graph, and afterwards again for the graph before.
 
     Parameters whose full gradient is 0 but for rounding (:data:`NEGLIGIBLE`) are left out, such as the bias of a linear
     map before a batch norm: their relative error says nothing.
     """
     full = _full_gradient(run)
     mean = {name: torch.zeros_like(truth) for name, truth in full.items()}
-    for step, batch in enumerate(run.source.epoch(run.epoch, 0)):
+    source = source_on(run, run.epoch)
+    regraph(run, source.problem)
+    for step, batch in enumerate(source.epoch(run.epoch, 0)):
         if run.sync is not None:
             run.sync.begin(run.epoch, step)
         for name, estimate in run.gradient(batch).items():
             mean[name] += estimate / run.num_batches
+    if run.schedule is not None:
+        regraph(run, source_on(run, max(0, run.epoch - 1)).problem)
     least = NEGLIGIBLE * math.hypot(*(float(g.norm()) for g in full.values()))
     return _relative(mean, {name: g for name, g in full.items() if float(g.norm()) >= least})
 

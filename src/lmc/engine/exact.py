@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from lmc.engine.distributed.exchange import publish
 from lmc.graph import CSR, Aggregation, Extractor, Graph, Precomputed, accumulate, row_chunks, spmm
 from lmc.graph.csr import chosen_entries
+from lmc.kernels.beside import beside
 from lmc.kernels.copies import copied
 from lmc.kernels.packed import in_pieces
 from lmc.kernels.sums import column_sums
@@ -60,12 +61,22 @@ class Aggregated:
     """What a layer aggregates, where it is known before a pass comes to the layer.
 
     Args:
-        rows: a table whose first columns are the rows t.
-        sums: gives P t of these rows; a pass asks for every row once.
+        table: a table whose first columns are the rows t.
+        complete: gives the sums of these rows, of all columns of the table; a pass asks for every row once.
+        width: the columns of t.
     """
 
-    rows: Table
-    sums: Callable[[Rows], Tensor]
+    table: Table
+    complete: Callable[[Rows], Tensor]
+    width: int
+
+    def rows(self, rows: Rows) -> Tensor:
+        """t of these rows."""
+        return self.table.pull(rows)[:, : self.width]
+
+    def sums(self, rows: Rows) -> Tensor:
+        """P t of these rows."""
+        return self.complete(rows)[:, : self.width]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,14 +141,17 @@ def cache_sized(problem: Problem, chunks: Chunks) -> Chunks:
 
 def layer_chunks(problem: Problem, chunks: Chunks, l: int, known: Aggregated | None) -> Chunks:
     """The chunks in which layer l is computed."""
-    reads_itself = l == 1 and problem.aggregated if known is None else _read_in_place(problem, known.rows)
+    if known is None:
+        reads_itself = l == 1 and problem.aggregated
+    else:
+        reads_itself = _read_in_place(problem, known.table) and not problem.P.on_host
     return cache_sized(problem, chunks) if reads_itself else chunks
 
 
 def cut(problem: Problem, rows: Rows, l: int, known: Aggregated | None = None) -> Chunk:
     """What layer l needs to compute ``rows`` completely; only the rows themselves where their sums are known."""
     if known is not None:
-        return Chunk(rows, rows, GivenSums(known.sums(rows)[:, : problem.model.message_widths[l]]))
+        return Chunk(rows, rows, GivenSums(known.sums(rows)))
     problem = problem.of_layer(l)
     if l == 1 and problem.aggregated:
         size = len(range(*rows.indices(problem.num_owned))) if isinstance(rows, slice) else rows.numel()
@@ -234,17 +248,20 @@ def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     norm = None if activation is None else activation.norm
     if not isinstance(norm, nn.BatchNorm1d) or norm.running_mean is None or norm.running_var is None:
         return
-    mean, square = torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
-    n = problem.num_nodes
-    for rows in chunks:
-        part = s.pull(rows).to(mean.dtype)
-        mean += column_sums(part) / n
-        square += column_sums(part, squared=True) / n
-    if problem.exchange is not None:
-        problem.exchange.world.sum(mean)
-        problem.exchange.world.sum(square)
+    mean, variance = torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
+    pieces, n = cache_sized(problem, chunks), problem.num_nodes
+    for rows in pieces:
+        mean += column_sums(s.pull(rows).to(mean.dtype)) / n
+    _total(problem, mean)
+    for rows in pieces:
+        variance += column_sums(s.pull(rows) - mean, squared=True) / n  # of differences, so that nothing cancels
     norm.running_mean.copy_(mean)
-    norm.running_var.copy_((square - mean.square()).clamp_min(0))
+    norm.running_var.copy_(_total(problem, variance))
+
+
+def _total(problem: Problem, value: Tensor) -> Tensor:
+    """The sum of ``value`` over all ranks, in place."""
+    return value if problem.exchange is None else problem.exchange.world.sum(value)
 
 
 def _read_in_place(problem: Problem, table: Table) -> bool:
@@ -313,10 +330,17 @@ class Passes:
 
     @torch.no_grad()
     def messages(
-        self, sums: str, complete: Callable[[int, Rows, Tensor], None], random: bool = False
-    ) -> Iterator[tuple[int, Rows, Tensor]]:
+        self,
+        sums: str,
+        store: Callable[[int, Rows, Tensor], None],
+        stored: Callable[[int], None],
+        complete: Callable[[int, Rows, Tensor], None],
+        random: bool = False,
+    ) -> None:
         problem = self.problem if not random else replace(self.problem, model=randomised(self.problem.model, self.seed))
         model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables[sums]
+        # one stream transfers rows of slower tiers; sums that overlap read halo rows of other ranks, which arrive later
+        meanwhile = [l for l, table in Q.items() if sums == "S" and table.tier == "device"]
         states: list[Table] = []
 
         def read(l: int, rows: Rows) -> Tensor:
@@ -325,11 +349,13 @@ class Passes:
             return m
 
         with evaluating(model):
-            known = {l: Aggregated(Q[l], partial(read, l)) for l in Q}
+            known = {l: Aggregated(Q[l], partial(read, l), model.message_widths[l]) for l in Q}
             later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
             for l in range(1, max(Q, default=0) + 1):
                 for rows in cache_sized(problem, self.chunks) if l in Q else ():
-                    yield l, rows, kind.messages(problem, l, rows, states)
+                    store(l, rows, kind.messages(problem, l, rows, states))
+                if l in meanwhile:
+                    beside(problem.device, partial(stored, l))
                 if l in Q and sums == "S":
                     publish(problem.exchange, Q[l])
                 if l in Q and (l < max(Q) or sums == "M"):
@@ -337,6 +363,9 @@ class Passes:
                 if l < max(Q):
                     states.append(next(later)[1])
                     set_statistics(problem, l, states[-1], self.chunks)
+        for l in Q:
+            if l not in meanwhile:
+                stored(l)
 
     def fill_feature_sums(self, sums: Table) -> None:
         overwrite(sums, self.problem.aggregate(self.problem.inputs, sums.data().shape[1]).data())
@@ -348,13 +377,14 @@ class Passes:
         blocks = problem.transposed if transposed else problem.blocks
         if not outside:
             publish(problem.exchange, rows)
-        converted = relu or rows.data().dtype != sums.data().dtype
+        dtype = sums.data().dtype
+        converted = relu or rows.data().dtype != dtype
         for out in self.chunks:
             if outside:
                 ext, A = self._entries(problem, out, "between", rows)
             else:
                 ext, A = self._block(problem, blocks, out, None if converted else rows)
-            read = rows.pull(ext).to(sums.data().dtype)
+            read = rows.pull(ext).to(dtype)
             there = sums.pull(out) if sums.tier == "device" and isinstance(out, slice) else None
             sums.push(out, spmm(A, read.clamp_min(0) if relu else read, there))
 
@@ -364,8 +394,10 @@ class Passes:
         return accumulate(copied(there), P, rows.pull(ext).to(there.dtype))
 
     def _block(self, problem: Problem, blocks: Extractor, out: Rows, table: Table | None) -> tuple[Rows, CSR]:
-        """The rows that ``out`` read, and the block of the matrix between them. Of a ``table`` in the memory of the
-        device that is read as it is, these are all rows: nothing is copied."""
+        """The rows that ``out`` read, and the block of the matrix between them.
+
+        If ``table`` is on the device and needs no conversion, these are all rows, and nothing is copied.
+        """
         in_place = table is not None and _read_in_place(problem, table) and not blocks.P.on_host
         if in_place and isinstance(out, slice) and out != slice(0, problem.num_owned):
             return slice(0, problem.graph.num_nodes), blocks.P.select_rows(out)
@@ -376,8 +408,8 @@ class Passes:
     ) -> tuple[Rows, CSR]:
         """The rows of the table that ``out`` read, and the entries of P that lie within fixed batches, or between them.
 
-        They are kept where batches are, unless there are several chunks and the memory of a GPU is short, or the rows
-        that all chunks read would be copied for each.
+        The entries are kept if batches are kept. They are not kept if there are several chunks and either the memory
+        of a GPU is short or each chunk would copy the rows of the table.
         """
         kept, short = None if self._source is None else self._source.entries, problem.device.type == "cuda"
         if kept is None or (len(self.chunks) > 1 and (short or not _read_in_place(problem, table))):
@@ -393,10 +425,7 @@ class Passes:
 
     def _chosen(self, P: CSR, out: Rows, ext: Rows, where: Literal["within", "between"]) -> CSR:
         """The entries of a block that lie within fixed batches, or between them."""
-        n = self.problem.graph.num_nodes
-        batch = self._clusters.parts.to(P.device, torch.int32) // self._clusters.per_batch
-        column = F.pad(batch, (0, n - batch.numel()), value=-1)[ext]  # mirrors are in no batch
-        row, degrees = batch[out], P.degrees().long()
+        row, column, degrees = self._slots[out], self._slots[ext], P.degrees().long()
 
         def choose(rows: slice, entries: slice) -> Tensor:
             own = row[rows].repeat_interleave(degrees[rows], output_size=entries.stop - entries.start)
@@ -404,9 +433,14 @@ class Passes:
 
         return chosen_entries(P, choose)
 
+    @cached_property
+    def _slots(self) -> Tensor:
+        """The number of the fixed batch of every row, on the device of P; -1 for mirrors, which are in no batch."""
+        batch = self._clusters.parts.to(self.problem.P.device, torch.int32) // self._clusters.per_batch
+        return F.pad(batch, (0, self.problem.graph.num_nodes - batch.numel()), value=-1)
+
     def total(self, value: Tensor) -> Tensor:
-        exchange = self.problem.exchange
-        return value if exchange is None else exchange.world.sum(value)
+        return _total(self.problem, value)
 
     def publish(self, tables: Iterable[Table]) -> None:
         publish(self.problem.exchange, *tables)

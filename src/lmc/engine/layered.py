@@ -136,8 +136,7 @@ class Layered:
                 for rows in layer_chunks(problem, chunks, l, given):
                     chunk = cut(problem, rows, l, given)
                     if given is not None:
-                        t = given.rows.pull(rows)[:, : problem.model.message_widths[l]]
-                        table.push(rows, _state_of_sums(problem, l, chunk, t))
+                        table.push(rows, _state_of_sums(problem, l, chunk, given.rows(rows)))
                     else:
                         inputs = None if previous is None else previous.pull(chunk.ext)
                         table.push(rows, _state(problem, l, chunk, inputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -127,9 +128,9 @@ class Run:
         if epoch is None:
             epoch = self.epoch
         self.epoch = epoch + 1
-        source = _source_on(self, epoch)
+        source = source_on(self, epoch)
         if start == 0:  # later in an epoch the tables hold the sums on its graph, as the steps before have changed them
-            _regraph(self, source.problem)
+            regraph(self, source.problem)
         batches = self.pipeline.epoch(epoch, start, source)
         if not self.method.traits.sweeps and self.sync is None:  # a loop here would hold the batch of the last step
             yield from batches
@@ -139,7 +140,7 @@ class Run:
                 self.sync.begin(epoch, step)
             if not self._fresh and self.method.due(self.numbers, epoch, step, self.num_batches):
                 self.refresh()
-                _regraph(self, source.problem)
+                regraph(self, source.problem)
             yield batch
 
     def step(self, batch: Batch, optimizer: torch.optim.Optimizer, clip: float | None = None) -> StepStats:
@@ -206,17 +207,14 @@ class Run:
         self._bound.check()
         _check_batch(self, batch)
         model = self.problem.model
-        buffers = [b.clone() for b in model.buffers()]
         if self.sync is not None:
             self.sync.before(batch)
         self.pipeline.prefetch(batch)
-        with modes_kept(model):
+        with modes_kept(model), _buffers_kept(model):
             estimate = partial(self.problem.kind.estimate, self, batch, keep=False, dropout=False)
             grads, _ = _no_estimate(self) if _idle(self, batch) else estimate()
         if self.sync is not None:
             grads = self.sync.total(grads)
-        for b, was in zip(model.buffers(), buffers, strict=True):
-            b.copy_(was)
         return {name: g * batch.weight for name, g in zip(self.parameters, grads, strict=True)}
 
     def refresh(self) -> None:
@@ -276,6 +274,17 @@ class Run:
         self.epoch, self._fresh = int(state["epoch"]), False
 
 
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    """The buffers of a model have their values again afterwards, also after an error."""
+    before = [b.clone() for b in model.buffers()]
+    try:
+        yield
+    finally:
+        for b, was in zip(model.buffers(), before, strict=True):
+            b.copy_(was)
+
+
 def _idle(run: Run, batch: Batch) -> bool:
     """Whether this rank has nothing to compute; by layers it takes part in the exchanges of all others."""
     return batch.idle and (run.sync is None or run.sync.world.options.sync == "step")
@@ -287,7 +296,7 @@ def _no_estimate(run: Run) -> Estimate:
     return grads, grads[0].new_zeros(())
 
 
-def _source_on(run: Run, epoch: int) -> Batches:
+def source_on(run: Run, epoch: int) -> Batches:
     """What makes the batches of an epoch; with a schedule, on the graph of that epoch."""
     if run.adjacency is None:
         return run.source
@@ -310,7 +319,7 @@ def _adjacencies(schedule: DropEdge, problem: Problem, seed: int) -> Callable[[i
     return schedule.adjacencies(exchange.shard.graph, exchange.seed, exchange.shard.ids)
 
 
-def _regraph(run: Run, problem: Problem) -> None:
+def regraph(run: Run, problem: Problem) -> None:
     """With a schedule, update what the tables hold of the edges: those of this epoch."""
     if run.schedule is not None:
         run.method.regraph(Passes(run, problem, chunks_of(problem)))

@@ -1,6 +1,8 @@
-"""Copies of rows that are recorded in CUDA graphs."""
+"""Rows and columns that are written within CUDA graphs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,3 +17,18 @@ def copied(values: Tensor, out: Tensor | None = None) -> Tensor:
     if values.is_cuda and (out is None or out.device == values.device):
         return torch.mul(values, 1, out=out)
     return values.clone() if out is None else out.copy_(values)
+
+
+def unwritten(constant: Tensor) -> bool:
+    """Whether a constant, which is not zero, has to be written into this memory of zeros.
+
+    A GPU is not asked, since the host would wait for the answer: there it is written again.
+    """
+    return constant.is_cuda or not bool(constant.any())
+
+
+def column_of(values: Sequence[float], like: Tensor) -> float | Tensor:
+    """The values as a column [k, 1], written one by one, since a recording transfers nothing from the host; one number
+    if they are equal."""
+    alike = min(values) == max(values)
+    return values[0] if alike else torch.cat([like.new_full((1, 1), value) for value in values])

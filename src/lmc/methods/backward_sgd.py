@@ -16,9 +16,9 @@ from lmc.methods.protocol import EXACT, UNBIASED, ClusterMethod, Layout, Problem
 class BackwardSGD(ClusterMethod):
     """Exact states H and adjoints V of the core rows; parameters take their gradient from these rows alone.
 
-    Every node outside of the core is in the halo, so a step costs a full-batch step: it is a yardstick, not a way to
-    train. Batch statistics are those of the whole graph. Batches are built when needed, since each is a copy of the
-    graph.
+    Every node outside of the core is in the halo, so a step costs a full-batch step: it serves for comparison and
+    not for training. Batch statistics are those of the whole graph. Batches are built when needed, since each is a
+    copy of the graph.
     """
 
     traits: ClassVar[Traits] = Traits(

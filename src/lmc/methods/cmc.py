@@ -1,10 +1,10 @@
-"""CMC, complete message compensation: this library's own step beyond LMC.
+"""CMC, complete message compensation: this library's own extension of LMC.
 
 LMC repairs a halo row by mixing a stale value with an incomplete one. CMC stores, beside the rows, their AGGREGATES, so
 that a halo row gets its complete message: fresh from every neighbour in ext, historical from all others, without
 touching the 2-hop neighbourhood. There is no beta.
 
-A ledger is a pair of tables, rows T and sums M, with the invariant M = P T at all times. One reading of it, on ext:
+Two tables hold rows T and their sums M, with the invariant M = P T at all times. A step on ext computes from them:
 
     O = M[ext] - P[ext, ext] T[ext]               messages from outside of ext, as old as the tables
     m = P[ext, ext] t + a O                       complete for every row of ext
@@ -14,8 +14,8 @@ a, one number per column, is the drift of the tables: rows age because the param
 It is the least-squares fit of the halo's fresh rows to their stored ones, t_halo ~ a T[halo]; it is 1 where nothing is
 stale, and under batch norm, which keeps the scale of every column.
 
-The forward pass reads a ledger of messages (T, M). The backward pass is P^T of the adjoints: the same reading of a
-second ledger (V, U) with ``adjoints=True``; by default P^T on ext alone.
+The forward pass reads the tables of messages, T and M. The backward pass is P^T of the adjoints: with
+``adjoints=True`` the same equations on the tables V and U of adjoints; by default P^T on ext alone.
 """
 
 from __future__ import annotations
@@ -28,19 +28,25 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Around, Batch, accumulate, rows_split, spmm
-from lmc.kernels import ledger as kernel
+from lmc.kernels import complete_sums as kernel
 from lmc.kernels.availability import triton_available
 from lmc.kernels.sums import column_sums
-from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths, operators
-from lmc.models import Operator
+from lmc.methods.protocol import (
+    ExactPasses,
+    HistoryMethod,
+    Layout,
+    ProblemView,
+    Step,
+    Traits,
+    Widths,
+    check_linear,
+    operators,
+)
+from lmc.models import Model, Operator
 from lmc.models.activation import normalised_by_batch
 from lmc.models.rows import as_rows, outer, weigh_adjoints
 from lmc.stores import Table, in_place
-
-ROWS_OF = {"M": "T", "U": "V"}
-"""The tables of sums, and the tables whose rows they sum."""
 
 SAMPLE = 1024
 """The drift and R2 are measured on about this many rows at most."""
@@ -52,7 +58,7 @@ LARGE_HALO = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class SumTerms:
     """m = a M + P (t - a T), before the product with P.
 
     Args:
@@ -65,7 +71,7 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class RowsAndSums:
     """Rows T and their sums M = P T, for one layer and one direction.
 
     Sums are kept by increments. In bfloat16 each would round a sum by 2^-8 of itself, and changes smaller than that
@@ -79,12 +85,12 @@ class Ledger:
 
     def read(
         self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool, R2: Tensor | None
-    ) -> Reading:
+    ) -> SumTerms:
         """The complete sums for rows ``t`` of ext, in two terms.
 
         Args:
             t: the rows to sum, [ext, d].
-            clean: the same before dropout. The ledger keeps clean rows, since other steps read them.
+            clean: the same before dropout. The tables keep clean rows, since other steps read them.
             keep: write the core's rows, and what they change in the sums of ext.
             drifts: measure the drift; else a = 1.
             R2: where the share of the core's fresh rows that the stored ones explain is kept for every batch, [b].
@@ -107,11 +113,11 @@ class Ledger:
             self.T.push(batch.rows, clean[:c])
             self.M.add(batch.rows, A[:c])
             self.M.add(batch.halo, A[c:])
-        return Reading(base, delta)
+        return SumTerms(base, delta)
 
     def read_fused(
         self, batch: Batch, P: CSR, t: Tensor, clean: Tensor, keep: bool, drifts: bool, R2: Tensor | None
-    ) -> Reading | None:
+    ) -> SumTerms | None:
         """:meth:`read` on a GPU, where every row is read once and written once; None elsewhere."""
         memory = in_place((self.T, self.M), batch.rows, batch.halo, batch.ext)
         if memory is None:
@@ -122,11 +128,11 @@ class Ledger:
         found = kernel.read(T, M, memory.rows, t, clean, c, SAMPLE, drifts, stored, *sums)
         if keep:
             memory.write_back(with_halo=self.M)
-        return Reading(*found)
+        return SumTerms(*found)
 
 
 def _core_sums(P_core: CSR, M_core: Tensor | None, num_core: int) -> tuple[Sum, Sum | None]:
-    """How A = P[ext, core] x is computed and added to M, as :func:`lmc.kernels.ledger.read` takes it.
+    """How A = P[ext, core] x is computed and added to M, as :func:`lmc.kernels.complete_sums.read` takes it.
 
     Where P[ext, core] was split by rows (:func:`lmc.engine.batches.convert_matrices`), core rows are added up where
     they are, M[core] += P[core, core] x, which saves writing A and reading it again. For a core that is smaller than
@@ -192,8 +198,8 @@ class _Complete(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: Tensor, clean: Tensor, op: Completion) -> Tensor:
         ctx.op = op
-        reading = op.read("T", "M", t, clean)
-        return accumulate(reading.base, op.P.forward, reading.delta)
+        terms = op.read("T", "M", t, clean)
+        return accumulate(terms.base, op.P.forward, terms.delta)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -208,12 +214,12 @@ class _CompleteLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, W: Tensor, b: Tensor | None, clean: Tensor, op: Completion) -> Tensor:
-        reading = op.read("T", "M", t, clean)
+        terms = op.read("T", "M", t, clean)
         W = as_rows(W, t)
         ctx.op = op
-        ctx.save_for_backward(W, reading.base[: op.step.batch.num_core], reading.delta)
-        s = reading.base @ W.t() if b is None else torch.addmm(as_rows(b, t), reading.base, W.t())
-        return accumulate(s, op.P.forward, reading.delta @ W.t())
+        ctx.save_for_backward(W, terms.base[: op.step.batch.num_core], terms.delta)
+        s = terms.base @ W.t() if b is None else torch.addmm(as_rows(b, t), terms.base, W.t())
+        return accumulate(s, op.P.forward, terms.delta @ W.t())
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
@@ -229,7 +235,7 @@ class _CompleteLinear(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class Completion(Around):
-    """The operator of one layer in one step: forward and backward are one reading each."""
+    """The operator of one layer in one step: forward and backward are one :meth:`read` each."""
 
     step: Step
     l: int
@@ -247,24 +253,25 @@ class Completion(Around):
     def adjoint(self, v: Tensor) -> Tensor:
         if "V" not in self.step.tables:
             return self.P.adjoint(v)
-        reading = self.read("V", "U", v, v)
-        return accumulate(reading.base, self.P.backward, reading.delta)
+        terms = self.read("V", "U", v, v)
+        return accumulate(terms.base, self.P.backward, terms.delta)
 
-    def read(self, rows: str, sums: str, t: Tensor, clean: Tensor) -> Reading:
+    def read(self, rows: str, sums: str, t: Tensor, clean: Tensor) -> SumTerms:
         step = self.step
-        ledger = Ledger(step.tables[rows][self.l], step.tables[sums][self.l], step.problem.graph.num_nodes)
+        tables = RowsAndSums(step.tables[rows][self.l], step.tables[sums][self.l], step.problem.graph.num_nodes)
         P = self.P.forward if rows == "T" else self.P.backward
         R2 = step.numbers["R2"][self.l] if step.keep and rows == "T" else None
         arguments = step.batch, P, t, clean, step.keep, self.drifts, R2
-        return ledger.read_fused(*arguments) or ledger.read(*arguments)
+        return tables.read_fused(*arguments) or tables.read(*arguments)
 
 
 @dataclass(frozen=True)
 class CMC(HistoryMethod):
     """Complete messages of core and halo rows in the forward pass, and adjoints weighted by trust in the backward pass.
 
-    Every step sees, on the core rows, both the stored and the fresh value of T, so how well the tables predict is known
-    for free, and the adjoints of halo rows are weighted accordingly (:func:`trust`). There is no hyper-parameter.
+    Every step sees, on the core rows, both the stored and the fresh value of T, so how well the tables predict is
+    measured without extra products, and the adjoints of halo rows are weighted accordingly (:func:`trust`). There is no
+    hyper-parameter.
 
     Args:
         adjoints: keep V and U too, and add the adjoints from outside of ext: exact at fixed parameters, for twice the
@@ -282,6 +289,9 @@ class CMC(HistoryMethod):
         sync=("step",), pads_batches="all", sums=(("M", "T", False), ("U", "V", True)), shared_numbers=("R2",),
     )  # fmt: skip
 
+    def check(self, model: Model) -> None:
+        check_linear(model, self.traits.title, "stores sums of messages", "LMC4Conv")
+
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.halo(core)
         ext = torch.cat([core, halo])
@@ -297,11 +307,6 @@ class CMC(HistoryMethod):
 
     def tables(self, problem: ProblemView) -> Widths:
         """T and M (V and U) for every aggregation that is neither constant nor one of features."""
-        if not problem.model.linear:
-            raise ConfigError(
-                f"expected a model with a linear aggregation (got {type(problem.model).__name__}, whose aggregation "
-                "depends on the rows): CMC stores sums of messages; use LMC4Conv"
-            )
         names = ("T", "M", "V", "U") if self.adjoints else ("T", "M")
         return {name: dict(problem.model.message_widths) for name in names}
 
@@ -325,21 +330,23 @@ class CMC(HistoryMethod):
 
     def fill(self, exact: ExactPasses) -> None:
         """T exact, M = P T; V and U likewise; trust 1."""
-        states = exact.fill_messages()
-        self._fill_sums(exact, "M")
+        states, (messages, adjoints) = exact.fill_messages(), self.traits.sums
+        _fill_sums(exact, *messages)
         if self.adjoints:
             T, M, V = (exact.tables[name] for name in "TMV")
             for l, v in exact.adjoints(states):
                 for rows in exact.chunks if l in V else ():
                     V[l].push(rows, exact.affine_adjoint(l, rows, M[l], T[l], v))
-            self._fill_sums(exact, "U")
+            _fill_sums(exact, *adjoints)
         exact.numbers["R2"].fill_(1)
 
     def regraph(self, exact: ExactPasses) -> None:
         """M = P T and U = P^T V with the new P."""
-        for sums in exact.tables.keys() & ROWS_OF:
-            self._fill_sums(exact, sums)
+        for sums in self.traits.sums:  # in one order, since ranks exchange their rows
+            _fill_sums(exact, *sums)
 
-    def _fill_sums(self, exact: ExactPasses, sums: str) -> None:
-        for l, table in exact.tables[sums].items():
-            exact.fill_sums(l, exact.tables[ROWS_OF[sums]][l], table, transposed=sums == "U")
+
+def _fill_sums(exact: ExactPasses, sums: str, rows: str, transposed: bool) -> None:
+    """These tables of sums, where they are kept, from the tables of their rows."""
+    for l, table in exact.tables.get(sums, {}).items():
+        exact.fill_sums(l, exact.tables[rows][l], table, transposed=transposed)

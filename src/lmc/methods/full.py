@@ -1,4 +1,4 @@
-"""Full batch: gradient descent on the whole graph, the yardstick of everything else."""
+"""Full batch: gradient descent on the whole graph, the reference for all other methods."""
 
 from __future__ import annotations
 

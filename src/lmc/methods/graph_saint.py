@@ -12,8 +12,17 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph
 from lmc.graph.csr import row_entries
-from lmc.methods.protocol import BatchSource, Layout, ProblemView, SamplingMethod, Setup, Traits, operators
-from lmc.methods.seeded import UNBIASED_AGGREGATION, SampledTraits, check_linear, check_whole
+from lmc.methods.protocol import (
+    BatchSource,
+    Layout,
+    ProblemView,
+    SamplingMethod,
+    Setup,
+    Traits,
+    check_linear,
+    operators,
+)
+from lmc.methods.seeded import UNBIASED_AGGREGATION, SampledTraits, check_whole
 from lmc.models import Model
 from lmc.sampling import Edges, Nodes, NodeSampler, Walks, generator
 

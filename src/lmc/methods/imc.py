@@ -50,10 +50,22 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.kernels.beside import beside
+from lmc.kernels.copies import unwritten
 from lmc.methods import maps
 from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, unexplained
 from lmc.methods.moments import Moments, columns_read
-from lmc.methods.protocol import ExactPasses, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
+from lmc.methods.protocol import (
+    ExactPasses,
+    HistoryMethod,
+    Layout,
+    ProblemView,
+    Setup,
+    Step,
+    Traits,
+    Widths,
+    check_linear,
+    operators,
+)
 from lmc.models import Model, Operator
 from lmc.sampling import generator
 from lmc.stores import Rows, Table
@@ -101,8 +113,7 @@ def _store_basis(exact: ExactPasses, l: int, rows: Rows, t: Tensor) -> None:
         in_place = table.tier == "device" and isinstance(rows, slice)
         wide = table.pull(rows) if in_place else t.new_empty(len(t), r)
         wide[:, :d] = t
-        # X1 is constant. A GPU is not asked whether it is there, since the host would wait for the answer
-        if not in_place or wide.is_cuda or not bool(wide[:, d:].any()):
+        if not in_place or unwritten(wide[:, d:]):  # X1 is constant
             _first_sums(exact.problem, rows, wide[:, d:])
         t = wide
     table.push(rows, t)
@@ -150,7 +161,8 @@ def _moved(numbers: dict[str, Tensor], epoch: int) -> bool:
     least = min(least, last) if last > 0 else least
     baseline = 0 if least < min(HELPED * before, NOISE) or epoch == 1 else GROWTH * least
     moved = last > baseline + UNEXPLAINED
-    numbers["unexplained"].copy_(torch.tensor([least, last if moved else before]))
+    known = numbers["unexplained"]
+    known.copy_(torch.tensor([least, last if moved else before], dtype=known.dtype))
     return moved
 
 
@@ -223,11 +235,7 @@ class IMC(HistoryMethod):
         return int(found[1]), "steps" if (found[2] or "").startswith("step") else "epochs"
 
     def check(self, model: Model) -> None:
-        if not model.linear:
-            raise ConfigError(
-                f"expected a model with a linear aggregation (got {type(model).__name__}, whose aggregation depends on "
-                "the rows): IMC maps sums of messages; use LMC4Conv"
-            )
+        check_linear(model, self.traits.title, "maps sums of messages", "LMC4Conv")
 
     def settled(self, model: Model, features: int, num_nodes: int, num_parts: int) -> IMC:
         if not isinstance(self.halo, str):
@@ -255,8 +263,8 @@ class IMC(HistoryMethod):
         if 1 not in widths and not problem.aggregated:
             if isinstance(problem.graph.x, CSR):
                 raise ConfigError(
-                    "expected dense features for IMC where the first aggregation is not constant (got sparse ones): "
-                    "use CMC, or features without dropout"
+                    f"expected dense features for {self.traits.title} where the first aggregation is not constant "
+                    "(got sparse ones): use CMC, or features without dropout"
                 )
             tables.setdefault("M", {})[1] = problem.graph.num_features
         return tables
@@ -357,21 +365,14 @@ class IMC(HistoryMethod):
         covariance for batch norms."""
         Q, numbers = exact.tables["Q"], exact.numbers
         batches: Sequence[Rows] = exact.extended if self._overlapping else exact.cores
-        device, layers, grams = exact.problem.device, sorted(Q), dict[int, Tensor]()
-        moments = Moments(exact)
+        layers, moments, grams = sorted(Q), Moments(exact), dict[int, Tensor]()
 
         def read(l: int) -> None:
             grams[l] = maps.read_basis(exact, l, batches)
 
-        for l, rows, t in exact.messages(self._sums, moments.add, random=self.basis == "random"):
-            _store_basis(exact, l, rows, t)
-            if rows is exact.chunks[-1] and Q[l].tier == "device" and not self._overlapping:
-                beside(device, partial(read, l))  # while the pass goes on
-        for l in layers:  # one stream transfers rows of other tiers; halo rows of other ranks have arrived by now
-            if l not in grams:
-                read(l)
+        exact.messages(self._sums, partial(_store_basis, exact), read, moments.add, random=self.basis == "random")
         # in an order that is the same on all ranks; ``grams`` keeps the matrices until they have been read
-        stored = beside(device, partial(self._fit.store, exact, {l: grams[l] for l in layers}, batches))
+        stored = beside(exact.problem.device, partial(self._fit.store, exact, {l: grams[l] for l in layers}, batches))
         moments.store()
         for l in [] if self._overlapping else layers[-1:]:  # the pass has filled the other sums
             exact.fill_sums(l, Q[l], exact.tables["S"][l], outside=True)

@@ -242,6 +242,9 @@ class KnownInputs(Precomputed):
 
 
 def unexplained(explained: Tensor) -> float:
-    """The share |h - Q C|^2 / |h|^2 over all batches and layers."""
-    missed, size = explained.square().sum((0, 1)).tolist()
+    """The share |h - Q C|^2 / |h|^2 over all batches and layers.
+
+    Numbers are added up in the order of their sizes, so that ranks, which list batches in other orders, get the same.
+    """
+    missed, size = explained.square().flatten(0, 1).sort(0).values.sum(0).tolist()
     return missed / max(size, 1e-30)

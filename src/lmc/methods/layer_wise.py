@@ -10,13 +10,12 @@ from torch import Tensor
 
 from lmc.graph import CSR, Aggregation
 from lmc.graph.csr import row_entries
-from lmc.methods.protocol import BatchSource, ProblemView
+from lmc.methods.protocol import BatchSource, ProblemView, check_linear
 from lmc.methods.seeded import (
     EXACT_WITH_ALL_NEIGHBOURS,
     UNBIASED_AGGREGATION,
     LayeredMethod,
     SampledTraits,
-    check_linear,
     check_whole,
 )
 from lmc.models import Model

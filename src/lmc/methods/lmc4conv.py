@@ -34,7 +34,7 @@ from lmc.graph import CSR, Aggregation, WithStoredHalo
 from lmc.graph.csr import with_empty_rows
 from lmc.methods.compensation import compensate
 from lmc.methods.protocol import EXACT, Cut, HistoryMethod, Layout, ProblemView, Setup, Step, Traits, Widths, operators
-from lmc.models import Operator
+from lmc.models import Model, Operator
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "x": lambda x: x,
@@ -86,6 +86,13 @@ class LMC4Conv(HistoryMethod):
         if self.score not in SCORES:
             raise ConfigError(f"expected score in {list(SCORES)} (got {self.score!r})")
 
+    def check(self, model: Model) -> None:
+        completes = any(model.completes_halo(l) for l in range(1, model.num_layers + 1))
+        if self.cut == "after" and (model.owns_forward or completes):
+            raise ConfigError(
+                f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
+            )
+
     @property
     def setup(self) -> Setup:
         return Setup(precompute=self.first_layer == "complete", cut=self.cut)
@@ -125,11 +132,6 @@ class LMC4Conv(HistoryMethod):
         """
         model = problem.model
         L, first = model.num_layers, 2 if problem.aggregated else 1
-        completes = any(model.completes_halo(l) for l in range(1, L + 1))
-        if self.cut == "after" and (model.owns_forward or completes):
-            raise ConfigError(
-                f'expected cut="before" for {type(model).__name__} (got "after"): its states lie before the activation'
-            )
         H = {l: width for l, width in enumerate(model.widths, start=1) if l >= first}
         return {"H": H, "V": {l: width for l, width in H.items() if l < L and self.backward}}
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmc.kernels.copies import column_of
 from lmc.kernels.packed import num_rows
 from lmc.kernels.products import coarse_mm, exact_mm, lower_inverse
 from lmc.kernels.sums import column_sums
@@ -63,7 +64,7 @@ def read_basis(exact: ExactPasses, l: int, batches: Sequence[Rows]) -> Tensor:
     """What maps need of Q[l]: Q^T Q of the fitted rows of batches of these rows, [batches, r, r]. Where batches
     overlap, the scale of the columns is stored too."""
     numbers, table = exact.numbers, exact.tables["Q"][l]
-    k, r, dtype = stride(exact.problem, numbers, l), columns_of(numbers, l), numbers["explained"].dtype
+    k, r, dtype = stride(exact.problem, numbers, l), columns_of(numbers, l), exact.problem.accumulate_dtype
     if f"scale{l}" in numbers:
         squares = torch.stack([column_sums(table.pull(rows), squared=True) for rows in exact.chunks]).sum(0)
         numbers[f"scale{l}"].copy_(_scale(exact, squares))
@@ -123,14 +124,8 @@ class Fit:
     def inverses(self, grams: Tensor, scale: Tensor, sizes: Sequence[float]) -> tuple[Tensor, Tensor]:
         """K and the diagonal of lambda J of batches with these Gram matrices of so many fitted rows."""
         few = [ROWS_PER_COLUMN * grams.shape[-1] / size for size in sizes]
-        K, prior = inverse(grams, scale, _column([self.ridge * max(1.0, each**2) for each in few], scale))
+        K, prior = inverse(grams, scale, column_of([self.ridge * max(1.0, each**2) for each in few], scale))
         return K, prior if self.towards_sweep else torch.zeros_like(prior)
-
-
-def _column(values: Sequence[float], like: Tensor) -> float | Tensor:
-    """The values as a column, written one by one, since a recording transfers nothing; one number if they are equal."""
-    alike = min(values) == max(values)
-    return values[0] if alike else torch.cat([like.new_full((1, 1), value) for value in values])
 
 
 @torch.no_grad()

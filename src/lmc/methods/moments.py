@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lmc.kernels.copies import unwritten
 from lmc.kernels.packed import in_pieces
 from lmc.kernels.products import coarse_mm
 from lmc.kernels.sums import column_sums
@@ -70,8 +71,7 @@ class Moments:
         for l, sums in self._of_layer.items():
             sums.store(self._exact, self._exact.numbers[f"moments{l}"])
         first = None if 1 in self._of_layer else self._exact.numbers.get("moments1")
-        # P X is constant. A GPU is not asked whether it was stored, since the host would wait for the answer
-        if first is not None and (first.is_cuda or not bool(first.any())):
+        if first is not None and unwritten(first):  # P X is constant
             sums = _RowMoments(first)
             for rows in in_pieces(self._exact.chunks, max(1, NUMBERS[first.device.type] // first.shape[1])):
                 sums.add(_dense_inputs(self._exact.problem, rows))

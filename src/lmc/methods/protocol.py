@@ -298,16 +298,23 @@ class ExactPasses(Protocol):
         """T[l] <- the exact rows that layer l aggregates; gives the states of all layers."""
 
     def messages(
-        self, sums: str, complete: Callable[[int, Rows, Tensor], None], random: bool = False
-    ) -> Iterator[tuple[int, Rows, Tensor]]:
-        """(l, rows, the exact rows that layer l aggregates), chunk by chunk, for every table Q of messages.
+        self,
+        sums: str,
+        store: Callable[[int, Rows, Tensor], None],
+        stored: Callable[[int], None],
+        complete: Callable[[int, Rows, Tensor], None],
+        random: bool = False,
+    ) -> None:
+        """One pass over the exact rows that layers aggregate, for every table Q of messages.
 
-        The caller pushes them to Q[l], as its first columns. Layer l of the table ``sums`` is then filled: "M" with
-        P Q[l]; "S", in all layers but the last, with the share of it that comes from outside of fixed batches. The pass
+        When ``store`` has stored the rows of layer l in Q[l], layer l of the table ``sums`` is filled: "M" with P Q[l];
+        "S", in all layers but the last, with the share of it that comes from outside of fixed batches. The pass
         continues from these sums. The running statistics of the batch norms between layers are set to those of the
         whole graph on the way.
 
         Args:
+            store: is called with (l, rows, the exact rows that layer l aggregates), chunk by chunk.
+            stored: is called with l after the last chunk of a layer; on a GPU perhaps on a second stream.
             complete: is called with (l, rows, rows of P Q[l]) for all rows of every layer but the last, chunk by chunk.
             random: the rows of a copy of the model with random parameters.
         """
@@ -554,3 +561,12 @@ class RowwiseMethod(Protocol):
 
     def outputs(self, step: Step, p: Pass) -> Tensor:
         """The model's outputs for the core rows."""
+
+
+def check_linear(model: Model, title: str, why: str, instead: str) -> None:
+    """Refuse a model whose aggregation is not a fixed linear map of the messages."""
+    if not model.linear:
+        raise ConfigError(
+            f"expected a model with a linear aggregation (got {type(model).__name__}, whose aggregation depends on the "
+            f"rows): {title} {why}; use {instead}"
+        )

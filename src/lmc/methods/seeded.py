@@ -152,12 +152,3 @@ def check_whole(**values: int) -> None:
     for name, value in values.items():
         if value != int(value) or value < 1:
             raise ConfigError(f"expected {name} to be a whole number of at least 1 (got {value})")
-
-
-def check_linear(model: Model, title: str, why: str, instead: str) -> None:
-    """Refuse a model whose aggregation is not a fixed linear map of the messages."""
-    if not model.linear:
-        raise ConfigError(
-            f"expected a model with a linear aggregation (got {type(model).__name__}, whose aggregation depends on the "
-            f"rows): {title} {why}; use {instead}"
-        )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lmc.graph import CSR, Aggregation, Around, spmm
-from lmc.methods.protocol import BatchSource, ExactPasses, ProblemView, Setup, Step, Traits, Widths
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, SampledTraits, check_linear
+from lmc.methods.protocol import BatchSource, ExactPasses, ProblemView, Setup, Step, Traits, Widths, check_linear
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, NodeWise, SampledTraits
 from lmc.models import Model, Operator
 from lmc.sampling import Hop
 from lmc.stores import Table

@@ -40,8 +40,8 @@ class Placement:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        store(self.history)
-        store(self.features)
+        store(self.history, "history")
+        store(self.features, "features")
         if self.structure.partition(":")[0] not in STRUCTURES or self.structure.startswith(("device:", "host:")):
             raise ConfigError(f"expected structure in {STRUCTURES}, or disk:FOLDER (got {self.structure!r})")
         if self.precision not in PRECISIONS:

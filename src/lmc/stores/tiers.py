@@ -98,12 +98,16 @@ class Auto:
 TIERS: dict[str, Store] = {"auto": Auto(), "device": Device(), "disk": Disk(), "host": Pinned()}
 
 
-def store(choice: str | Store) -> Store:
-    """The store named "device", "host", "disk" ("disk:/path" for a folder) or "auto"; a store is returned as it is."""
+def store(choice: str | Store, name: str = "history") -> Store:
+    """The store named "device", "host", "disk" ("disk:/path" for a folder) or "auto"; a store is returned as it is.
+
+    Args:
+        name: the option, for messages.
+    """
     if not isinstance(choice, str) and hasattr(choice, "table"):
         return choice
     if isinstance(choice, str) and choice.startswith("disk:"):
         return Disk(choice.removeprefix("disk:"))
     if choice not in TIERS:
-        raise ConfigError(f"expected a history tier in {sorted(TIERS)} (got {choice!r})")
+        raise ConfigError(f"expected {name} in {sorted(TIERS)}, or disk:FOLDER (got {choice!r})")
     return TIERS[choice]

@@ -1,8 +1,8 @@
 """The row-wise work of CMC (:mod:`lmc.methods.cmc`) as Triton kernels.
 
-Plain torch passes over the rows of ext about fifteen times in a reading: it gathers, scales, subtracts, copies back,
+Plain torch passes over the rows of ext about fifteen times: it gathers, scales, subtracts, copies back,
 each on its own, and measures in two dozen small launches. Here every row is read once and written once, and two
-launches measure. :meth:`lmc.methods.cmc.Ledger.read` is the reference, and what runs elsewhere.
+launches measure. :meth:`lmc.methods.cmc.RowsAndSums.read` is the reference, and what runs elsewhere.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if triton is not None:
         tl.store(base_ptr + here, a[None, :] * M, mask=inside)
         if KEEP:
             changed = inside & (i >= first)[:, None]
-            A = tl.load(A_ptr + (here - first * d), mask=changed, other=0.0)
+            A = tl.load(A_ptr + (i - first)[:, None] * d + k[None, :], mask=changed, other=0.0)
             tl.store(M_ptr + there, M + A, mask=changed)
 
     @triton.jit(do_not_specialize=["nodes", "n", "c", "core_step", "halo_step"])

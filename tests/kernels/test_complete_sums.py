@@ -8,7 +8,7 @@ import torch
 from helpers import chance, parts_of, random_graph
 from lmc.kernels.dropout import dropout
 from lmc.methods import CMC
-from lmc.methods.cmc import Ledger, trust_of_rows
+from lmc.methods.cmc import RowsAndSums, trust_of_rows
 from lmc.models import GCN
 from lmc.stores import Placement
 
@@ -23,9 +23,9 @@ def take_path(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
 
     monkeypatch.undo()
     if plain:
-        monkeypatch.setattr(Ledger, "read_fused", lambda *_: None)
+        monkeypatch.setattr(RowsAndSums, "read_fused", lambda *_: None)
     else:
-        monkeypatch.setattr(Ledger, "read", refuse)
+        monkeypatch.setattr(RowsAndSums, "read", refuse)
 
 
 @pytest.mark.parametrize("adjoints", [False, True])
