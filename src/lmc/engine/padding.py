@@ -69,17 +69,21 @@ def _of_whole(name: str) -> Any:
 
 class DrawnBatch(Batch):
     """A batch whose step runs on its copy. It is cut out of the graph, as every other batch, when its rows are
-    read, which a step does not do."""
+    read, which a step does not do.
+
+    Args:
+        sizes: its core rows and its halo rows; None: they are counted when it is cut.
+    """
 
     def __init__(
-        self, cut: Callable[[], Batch], num_core: int, num_halo: int, slot: int, weight: float, graph: Graph,
+        self, cut: Callable[[], Batch], sizes: tuple[int, int] | None, slot: int, weight: float, graph: Graph,
         fixed: bool = False,
     ) -> None:  # fmt: skip
         vars(self).update(slot=slot, weight=weight, graph=graph, fixed=fixed, num_real=None, importance=None)
-        vars(self).update(_cut=cut, _sizes=(num_core, num_halo))
+        vars(self).update(_cut=cut, _sizes=sizes)
 
-    num_core = property(lambda self: self._sizes[0])
-    num_halo = property(lambda self: self._sizes[1])
+    num_core = property(lambda self: self.whole.num_core if self._sizes is None else self._sizes[0])
+    num_halo = property(lambda self: self.whole.num_halo if self._sizes is None else self._sizes[1])
     core, rows, halo = _of_whole("core"), _of_whole("rows"), _of_whole("halo")
     operators, coefficients, inputs = _of_whole("operators"), _of_whole("coefficients"), _of_whole("inputs")
     y, labelled, n_id = _of_whole("y"), _of_whole("labelled"), _of_whole("n_id")
@@ -115,11 +119,10 @@ class Padding:
         self._taken.clear()  # copies that batches of an unfinished epoch hold are free again
         for slot, parts in enumerate(batches.clusters.epoch(epoch)[start:], start):
             whole, cut = partial(batches.make, batches.clusters.core(parts), weight, slot), self._cuts[slot % COPIES]
-            if cut in self._taken.values():
-                yield whole()
-                continue
-            fits, num_core, num_halo = cut(parts, slot)
-            batch = DrawnBatch(whole, num_core, num_halo, slot, weight, self._problem.graph)
+            # a thread of its own draws batches, and cuts none out of the graph: that memory is the training thread's
+            free = cut not in self._taken.values()
+            fits, sizes = cut(parts, slot) if free else (False, None)
+            batch = DrawnBatch(whole, sizes, slot, weight, self._problem.graph)
             if fits:
                 self._taken[batch] = cut
             yield batch
@@ -194,7 +197,7 @@ class Cut:
     """
 
     def __init__(self, padded: Padded, slot: int) -> None:
-        self._padded, self._slot, on_gpu = padded, slot, padded.device.type == "cuda"
+        self._padded, on_gpu = padded, padded.device.type == "cuda"
         self.used: torch.cuda.Event | None = None
         none = len(padded.offsets) - 2
         self._given = torch.full((padded.per_batch + 1,), none, pin_memory=on_gpu)  # the parts, and the slot
@@ -215,8 +218,8 @@ class Cut:
         self._replay = recorded(padded.device, cut)
         self.copy, self._needed, self._limits = self._replay()
 
-    def __call__(self, parts: tuple[int, ...], slot: int) -> tuple[bool, int, int]:
-        """Cut the batch of these parts. Whether it fits, its core rows and its halo rows."""
+    def __call__(self, parts: tuple[int, ...], slot: int) -> tuple[bool, tuple[int, int]]:
+        """Cut the batch of these parts. Whether it fits, and its core rows and halo rows."""
         offsets = self._padded.offsets
         none = [len(offsets) - 2] * (self._padded.per_batch - len(parts))
         self._given.copy_(torch.tensor([*parts, *none, slot]))
@@ -229,7 +232,7 @@ class Cut:
         needed = self._needed.tolist()
         fits = all(number <= limit for number, limit in zip(needed, self._limits, strict=True))
         num_core = sum(offsets[k + 1] - offsets[k] for k in parts)
-        return fits, num_core, needed[0] if self.copy.num_halo else 0
+        return fits, (num_core, needed[0] if self.copy.num_halo else 0)
 
 
 def recorded(device: torch.device, cut: Callable[[], T]) -> Callable[[], T]:

@@ -158,8 +158,8 @@ class SharedCopy:
         return [*whole, *([] if copy is None else [copy])]
 
     def copy_of(self, batch: Batch) -> Batch | None:
-        """The copy, with this batch in it; None for a batch that is computed as it is. Of two views of the copy, one is
-        for batches whose step measures something."""
+        """The copy, with this batch in it; None for a batch that is computed as it is. There are two views of the
+        copy; one of them is for batches whose step measures something."""
         if batch not in self._from:
             return None
         slot, c = batch.slot, batch.num_core
@@ -187,7 +187,7 @@ class SharedCopy:
                 continue
             first, stop = self._bounds[slot : slot + 2]
             cut_again = partial(self._whole.make, slice(first, stop), weight, slot)
-            batch = DrawnBatch(cut_again, stop - first, sizes[0], slot, weight, graph, fixed=True)
+            batch = DrawnBatch(cut_again, (stop - first, sizes[0]), slot, weight, graph, fixed=True)
             self._batches[slot], self._from[batch], self._counted[batch] = batch, packed, sizes
 
     def _cut_own(self, slot: int, shared: Batch) -> Batch:

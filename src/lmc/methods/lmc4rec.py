@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -71,10 +70,6 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
         H_halo = step.H[1].pull(batch.halo).clamp_min(0)
         return OuterMessages(spmm(P_out, H_halo), spmm(P_out, H_halo * shares), moved)
 
-    def solve(self, step: Step) -> LocalSolution:
-        found = super().solve(step)
-        return found if self.update == "solution" else dataclasses.replace(found, kept=self._one_step(step))
-
     def _one_step(self, step: Step) -> dict[str, Tensor]:
         """One step from the histories: Z by (20); V by (22), at the states that (20) gives."""
         problem, batch, model = step.problem, step.batch, recurrent_model(step.problem.model)
@@ -89,7 +84,7 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
         return {"H": z, "V": V * (z > 0)}
 
     def remember(self, step: Step, found: LocalSolution) -> None:
-        super().remember(step, found)
+        super().remember(step, replace(found, kept=self._one_step(step)) if self.update == "step" else found)
         if self.undo_drift:
             weight_drift.note(step, step.batch.rows)
 

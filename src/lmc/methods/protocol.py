@@ -217,9 +217,6 @@ class ProblemView(Protocol):
     def inputs(self, rows: Rows) -> Tensor | CSR:
         """What the encoder reads for these rows."""
 
-    def encode(self, x: Tensor | CSR, p: Pass) -> Tensor | CSR:
-        """The encoded input h^0 of rows ``x`` of :meth:`inputs`."""
-
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
         """w_i loss_i / (sum of w over labelled nodes) of the leading rows of a batch, zero where a row is not labelled,
         each times its importance."""
@@ -486,7 +483,7 @@ class ClusterMethod(Method):
     """A method whose batches are clusters of parts.
 
     Args:
-        num_parts: b; by default about one part per 2,000 nodes, at least 10.
+        num_parts: b; by default about one part per 2,000 nodes, 10 to 1,500.
         clusters_per_batch: c, drawn without replacement; by default an eighth of the parts, at least 2.
         redraw: draw new batches every epoch instead of fixing the subgraphs once.
         partition: "metis", "metis-work", "kaminpar" or "kaminpar-fast" (need the package kaminpar),
