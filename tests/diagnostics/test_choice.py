@@ -41,7 +41,7 @@ FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
         (replace(NEAR, step=SMALL_STEP), GAS, "the halo is small"),
         (replace(NEAR, batch_norm=True), IMC, "few halo rows or none"),
         (replace(NEAR, on="cuda", step=1.5e9), IMC, "few halo rows or none"),
-        (FEW, FullBatch, "batches with 24 rows for each column need many epochs"),
+        (FEW, FullBatch, "batches with 24 core rows for each hidden column need many epochs"),
         (replace(FEW, batch_norm=True), FullBatch, "need many epochs"),
         (FEW_NEAR, IMC, "little comes from outside"),
         (replace(FEW_NEAR, on="cuda", fits=False), GAS, "the halo is not large"),
@@ -60,7 +60,7 @@ FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
         (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
         (replace(FEW, fits=False, halo=LARGE_HALO), CMC, "the halo is large"),
         (replace(FEW, fits=False, halo=LARGE_HALO - 0.1), GAS, "the halo is not large"),
-        (replace(FEW, kind="recurrent"), LMC4Rec, "fixed point"),
+        (replace(FEW, kind="recurrent"), LMC4Rec, "recurrent"),
         (replace(LARGE, kind="sign"), SIGN, "before training"),
     ],
 )

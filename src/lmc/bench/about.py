@@ -69,7 +69,7 @@ def environment(device: torch.device) -> dict[str, str]:
     return {
         "device": name,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "lmc": sys.modules["lmc"].__version__,  # a room does not import the front of the package
+        "lmc": sys.modules["lmc"].__version__,  # subpackages do not import the front of the package
         "torch": torch.__version__,
         "Python": platform.python_version(),
         "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),

@@ -127,7 +127,10 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A run folder, or the folder of a comparison.")],
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: report.html in the folder.")] = None,
 ) -> None:
-    """Write one page of HTML with the curves, tables and settings of a run or a comparison; it needs no network."""
+    """Write one page of HTML with the curves, tables and settings of a run or a comparison.
+
+    The page loads nothing from the internet.
+    """
     from lmc.cli.runs import report_command
 
     report_command(folder, out or folder / "report.html")

@@ -49,6 +49,7 @@ def list_methods(name: str | None) -> None:
         _add(table, known, cls, _histories(cls()))
     _add(table, "METHOD:drop_edge=P", DropEdge, "as the method it wraps")
     out.print(table)
+    out.print("LMC4Conv is exact with exact histories if alpha=0, and LADIES is unbiased with normalise=no.")
     out.print("A table of histories has one row per node; --history host keeps it in host memory.")
     out.print("`lmc methods lmc` shows the options of one.")
 

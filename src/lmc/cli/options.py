@@ -79,7 +79,7 @@ class Training(Source):
         ),
     ] = None
     parts: Annotated[
-        int | None, _method("Parts the graph is divided into. Default: one per 2,000 nodes, at least 10.")
+        int | None, _method("Parts the graph is divided into. Default: one per 2,000 nodes, 10 to 1,500.")
     ] = None
     clusters: Annotated[
         str | None,

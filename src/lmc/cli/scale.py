@@ -1,4 +1,4 @@
-"""``lmc bench scale``: how cost grows with the size of a graph whose parts keep theirs, and with clusters per batch."""
+"""``lmc bench scale``: how cost grows with the size of a graph, whose parts have a constant size, and of batches."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class ScaleRecord(Footprint, ScaleCell):
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(TimedStudy[ScaleCell, ScaleRecord]):
-    """Measure epoch time and memory over the size of a graph, whose parts keep theirs, and over clusters per batch.
+    """Measure epoch time and memory for graphs of several sizes with parts of constant size, and of batch sizes.
 
     With --ranks: epochs of ranks on this machine, and a model of more ranks.
     """

@@ -97,12 +97,15 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
     if facts.kind == "sign":
         return SIGN, "the model aggregates before training"
     if facts.kind == "recurrent":
-        return LMC4Rec, "the model is a fixed point"
-    rows = f"{facts.rows_per_column:.0f} rows for each column"
+        return LMC4Rec, "the model is recurrent"
+    rows = f"{facts.rows_per_column:.0f} core rows for each hidden column"
     if facts.fits and _parts_are_slower(facts):
         if facts.on == "cpu" and facts.linear and not _many_rows(facts):
             return FullBatch, f"the full batch fits, and batches with {rows} need many epochs"
-        return FullBatch, f"the full batch fits, and a step of {facts.step:.1g} multiply-adds is not shortened by parts"
+        return (
+            FullBatch,
+            f"the full batch fits, and its step of {facts.step:.1g} multiply-adds takes less time than steps on parts",
+        )
     if not facts.linear:
         return GAS, "the aggregation is not linear, and GAS has the shortest steps with a halo"
     if _suits_gas(facts):

@@ -96,7 +96,7 @@ def bounds_of(batches: Batches) -> list[int]:
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    """What differs between batches, but the inputs, which are rows of a matrix, and the slot."""
+    """What differs between batches, except the inputs, which are rows of a matrix, and the slot."""
     coefficients = [] if batch.coefficients is None else [batch.coefficients]
     of_matrices = [part for P in _matrices_of(batch) for part in (P.indptr, P.indices, P.data)]
     found = [batch.ext, batch.y, batch.labelled, *coefficients, *of_matrices]

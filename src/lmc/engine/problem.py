@@ -244,7 +244,8 @@ def losses_of(problem: Problem, outputs: Tensor, rows: Rows) -> Tensor:
 
 
 def _own_losses(loss: Loss, outputs: Tensor, y: Tensor, labelled: Tensor) -> Tensor:
-    """A loss that knows no unlabelled rows: these are zero rows to it, and pass no gradient, not even NaN."""
+    """The losses of a user's function. It sees unlabelled rows as zeros, and no gradient flows through them, not even
+    NaN."""
     of_rows = labelled.unsqueeze(1)
     y = y.where(labelled if y.dim() == 1 else of_rows, 0)
     losses = loss(outputs.where(of_rows, 0), y.to(outputs.dtype) if y.is_floating_point() else y)

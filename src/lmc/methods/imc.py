@@ -1,4 +1,4 @@
-"""IMC, invariant message compensation: steps without a halo; and TOP, the method it descends from.
+"""IMC, invariant message compensation: a linear map of core rows replaces messages from outside; and TOP.
 
 Messages from outside of a batch are nearly a linear function of the rows inside of it ("Accurate and Scalable Graph
 Neural Networks via Message Invariance", which is TOP). IMC keeps that function up to date: every few epochs a *sweep*,
@@ -81,8 +81,8 @@ FEW_COLUMNS = 128
 GROWTH, HELPED, NOISE, UNEXPLAINED = 1.25, 0.5, 0.02, 0.002
 """``sweep_every="auto"`` sweeps where the unexplained share |h - Q C|^2 / |h|^2 exceeds GROWTH times a baseline, plus
 UNEXPLAINED. The baseline is the least share of an epoch since the last sweep, which is the noise of dropout and batch
-statistics. It is 0 where that sweep reduced the share to less than HELPED, and to less than NOISE, since what a sweep
-removes is age; and after the first epoch of a training."""
+statistics. The baseline is 0 in two cases: after the first epoch of a training, and if the last sweep reduced the share
+below HELPED times its value before, and below NOISE. In the second case the age of the rows caused the share."""
 
 
 def _pull(table: Table, batch: Batch) -> Tensor:

@@ -104,7 +104,7 @@ class Swept:
         Q: the rows of the sweep, for the fitted rows.
         K: the inverse of the Gram matrix with its ridge, [r, r].
         prior: the diagonal of lambda J, [r].
-        real: where rows may be padding, whether a fitted row is none, [fitted rows, 1].
+        real: whether a fitted row is that of a node, [fitted rows, 1]; None where no row is padding.
         all_rows: where M is read, the rows of the sweep for all rows of the batch.
     """
 
@@ -176,7 +176,7 @@ class Invariance(Around):
         """Store what C explains of about ``SAMPLE`` rows, beside the rest of the step.
 
         Args:
-            joined: whether the backward pass of this layer runs, which waits for it; else it is waited for now.
+            joined: if True, the backward pass of this layer waits for the measurement; otherwise this call does.
         """
         if self.explained is None:
             return

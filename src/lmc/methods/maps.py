@@ -29,7 +29,7 @@ SLOTS = 64
 
 ROWS_PER_COLUMN = 20
 """Fitted rows of a batch per column of Q. With fewer, lambda grows with the square of the ratio of this number to the
-rows that there are. Of a larger average batch, rows are left out of the fit until this number remains."""
+rows that there are. If the average batch is larger, rows are left out of the fit until this number remains."""
 
 
 def columns_of(numbers: Mapping[str, Tensor], l: int) -> int:
@@ -61,7 +61,7 @@ def gram_matrices(rows: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def read_basis(exact: ExactPasses, l: int, batches: Sequence[Rows]) -> Tensor:
-    """What maps need of Q[l]: Q^T Q of the fitted rows of batches of these rows, [batches, r, r]. Where batches
+    """The Gram matrices Q[l]^T Q[l] of the fitted rows of batches of these rows, [batches, r, r]. Where batches
     overlap, the scale of the columns is stored too."""
     numbers, table = exact.numbers, exact.tables["Q"][l]
     k, r, dtype = stride(exact.problem, numbers, l), columns_of(numbers, l), exact.problem.accumulate_dtype

@@ -74,8 +74,8 @@ class Activation(nn.Module):
 
 
 def every(h: Tensor, stride: int) -> Tensor:
-    """Every ``stride``-th row of h. Where a kernel made h, their adjoints go to it as they are, without rows of zeros
-    between them."""
+    """Every ``stride``-th row of h. If a fused kernel computed h, it receives their adjoints without rows of zeros in
+    between."""
     if stride == 1:
         return h.view(h.shape)  # plain rows, whose adjoint is not copied
     adjoints = h.adjoints if isinstance(h, Activated) else None
@@ -292,7 +292,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def normalised_by_batch(model: nn.Module) -> bool:
-    """Whether rows are normalised with statistics of their batch. They then change from visit to visit with those."""
+    """Whether rows are normalised with statistics of their batch. Rows then differ between visits, as these do."""
     return any(isinstance(module, nn.BatchNorm1d) for module in model.modules())
 
 

@@ -46,7 +46,8 @@ class GCN(Model):
         input_dropout: rate on the features; True: the same rate. The first aggregation is then not constant.
         norm: None, "layer", "batch", or "batch-halo" (halo rows have a batch norm of their own), before each ReLU.
         residual: add each layer's hidden input to its output where the widths agree.
-        linear_in, linear_out: a Linear before the first and after the last aggregation.
+        linear_in: a Linear before the first aggregation.
+        linear_out: a Linear after the last aggregation.
         input: "features", or "embedding": for a graph without features, one learned row of the width ``hidden`` per
             node, which the first layer aggregates.
         seed: of the initial parameters.

@@ -157,8 +157,8 @@ class _AddBias(torch.autograd.Function):
 
 
 class Weighted(Tensor):
-    """Rows whose adjoints are multiplied by one weight each. What can do that while it computes these adjoints reads
-    the rows ``plain`` instead, and multiplies by ``weights()``, [rows, 1]."""
+    """Rows whose adjoints are multiplied by one weight each. An operation that applies the weights in its own backward
+    pass reads the rows ``plain`` instead, and multiplies by ``weights()``, [rows, 1]."""
 
     plain: Tensor
     weights: Callable[[], Tensor]
