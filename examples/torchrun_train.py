@@ -1,8 +1,8 @@
 """Train with several processes, one GPU each: ``torchrun --nproc-per-node 2 examples/torchrun_train.py``.
 
 Every rank owns a share of the parts and trains on its own batches; rows that another rank reads are sent to it after
-each step, and gradients are averaged. On a machine without GPUs the ranks use the CPU. Without torchrun the same script
-trains in one process.
+each step, and the gradients of all ranks are added up. On a machine without GPUs the ranks use the CPU. Without
+torchrun the same script trains in one process.
 """
 
 from __future__ import annotations

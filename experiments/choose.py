@@ -259,12 +259,13 @@ def decision_figure() -> Figure:
     axes.set_axis_off()
     questions = [
         ("Does the model aggregate before training?", "sign"),
-        ("Is the model a fixed point?", "lmc4rec"),
+        ("Is the model recurrent?", "lmc4rec"),
         ("Does the full batch fit, and is it expected\nto be faster than steps on parts?", "full"),
         ("Is the aggregation not linear (attention)?", "gas"),
         ("On a CPU, without batch norm, with large batches:\nis the halo smaller than the core?", "gas"),
         (
-            f"Are there {ROWS_PER_COLUMN} core rows or more for each column?\n(CPU, batch norm: or is the halo small?)",
+            f"Do batches have {ROWS_PER_COLUMN} core rows or more for each hidden column?\n"
+            "(CPU, batch norm: or is the halo smaller than the core?)",
             "imc",
         ),
         (f"Is the halo at least {LARGE_HALO:g} times the core?", "cmc"),
