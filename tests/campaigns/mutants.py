@@ -903,7 +903,7 @@ MUTANTS = (
     Mutant(
         "imc-halo-rows-before-they-arrive",
         "engine/exact.py",
-        'if sums == "S" and table.tier == "device"]',
+        'if outside and table.tier == "device"]',
         'if table.tier == "device"]',
         "maps read halo rows of other ranks after these have sent them",
         ("distributed/test_step.py",),

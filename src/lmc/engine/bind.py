@@ -231,6 +231,11 @@ def check_fit(given: Graph | Shard, model: Model, needs: Literal["train", "targe
             f'expected a graph without features for input="embedding" (got {graph.num_features} features in graph '
             f'{graph.name!r}): use input="features", or build the graph with x=None'
         )
+    _check_widths(graph, model, needs)
+
+
+def _check_widths(graph: Graph, model: Model, needs: Literal["train", "targets", "features"]) -> None:
+    """Refuse a graph whose features or classes are not as many as the model has inputs or outputs."""
     if needs == "features" and graph.num_features != model.in_width:
         raise ConfigError(
             f"expected a graph with the {model.in_width} features that the model was made for (got "

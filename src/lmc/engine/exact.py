@@ -338,34 +338,47 @@ class Passes:
         random: bool = False,
     ) -> None:
         problem = self.problem if not random else replace(self.problem, model=randomised(self.problem.model, self.seed))
-        model, kind, Q, M = problem.model, problem.kind, self.tables["Q"], self.tables[sums]
+        model, Q, M = problem.model, self.tables["Q"], self.tables[sums]
+        outside, last = sums == "S", max(Q, default=0)
         # one stream transfers rows of slower tiers; sums that overlap read halo rows of other ranks, which arrive later
-        meanwhile = [l for l, table in Q.items() if sums == "S" and table.tier == "device"]
+        meanwhile = [l for l, table in Q.items() if outside and table.tier == "device"]
         states: list[Table] = []
 
         def read(l: int, rows: Rows) -> Tensor:
-            m = M[l].pull(rows) if sums == "M" else self.complete_sums(l, Q[l], M[l], rows)
+            m = self.complete_sums(l, Q[l], M[l], rows) if outside else M[l].pull(rows)
             complete(l, rows, m)
             return m
 
         with evaluating(model):
             known = {l: Aggregated(Q[l], partial(read, l), model.message_widths[l]) for l in Q}
             later = exact_states(problem, self.chunks, lambda _, width: pass_table(problem, width), known)
-            for l in range(1, max(Q, default=0) + 1):
-                for rows in cache_sized(problem, self.chunks) if l in Q else ():
-                    store(l, rows, kind.messages(problem, l, rows, states))
-                if l in meanwhile:
-                    beside(problem.device, partial(stored, l))
-                if l in Q and sums == "S":
-                    publish(problem.exchange, Q[l])
-                if l in Q and (l < max(Q) or sums == "M"):
-                    self.fill_sums(l, Q[l], M[l], outside=sums == "S")
-                if l < max(Q):
+            for l in range(1, last + 1):
+                if l in Q:
+                    self._store_messages(problem, l, states, store)
+                    if l in meanwhile:
+                        beside(problem.device, partial(stored, l))
+                    self._fill_sums_of_messages(l, outside, last)
+                if l < last:
                     states.append(next(later)[1])
                     set_statistics(problem, l, states[-1], self.chunks)
-        for l in Q:
-            if l not in meanwhile:
-                stored(l)
+        for l in sorted(Q.keys() - set(meanwhile)):
+            stored(l)
+
+    def _store_messages(
+        self, problem: Problem, l: int, states: list[Table], store: Callable[[int, Rows, Tensor], None]
+    ) -> None:
+        for rows in cache_sized(problem, self.chunks):
+            store(l, rows, problem.kind.messages(problem, l, rows, states))
+
+    def _fill_sums_of_messages(self, l: int, outside: bool, last: int) -> None:
+        """Fill M[l]; or S[l], which a pass does not read in the last layer."""
+        Q = self.tables["Q"][l]
+        if not outside:
+            self.fill_sums(l, Q, self.tables["M"][l])
+            return
+        publish(self.problem.exchange, Q)
+        if l < last:
+            self.fill_sums(l, Q, self.tables["S"][l], outside=True)
 
     def fill_feature_sums(self, sums: Table) -> None:
         overwrite(sums, self.problem.aggregate(self.problem.inputs, sums.data().shape[1]).data())

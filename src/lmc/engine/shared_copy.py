@@ -55,14 +55,9 @@ def shared_room(problem: Problem, batches: Batches) -> Room | None:
     # products of bfloat16 rows read a converted copy of the values
     if not batches.kept or problem.dtype == torch.bfloat16 or not ignores_padding(problem, batches):
         return None
-    modules = list(problem.model.modules())
-    norms = {module for module in modules if isinstance(module, nn.BatchNorm1d)}
-    applied = {module.norm for module in modules if isinstance(module, Activation) and type(module.norm) is BatchNorm}
     drawn, cores = batches.method.setup.draws_halo, torch.tensor(bounds_of(batches)).diff()
-    if not norms <= applied or (norms and (drawn or batches.method.traits.batch_norm == "pooled")):
-        return None  # statistics that would count padding
-    if norms and int(cores.amin()) < 2:
-        return None  # a single row has no statistics
+    if not _statistics_ignore_padding(batches, drawn, int(cores.amin())):
+        return None
     if batches.tables and not batches.method.traits.grad_from_all_rows:  # GAS, LMC4Conv, CMC: tables of a whole halo
         return _room_with_halo(batches, int(cores.amax()) + 1)
     sizes = _sizes_with_halo(batches) if drawn else _sizes(problem, clusters)
@@ -71,6 +66,20 @@ def shared_room(problem: Problem, batches: Batches) -> Room | None:
     core, halo, entries = sizes.amax(1).tolist()
     others = dict.fromkeys([("core", "halo"), ("halo", "core"), ("halo", "halo")], 0)
     return Room(core + 1, halo + 1 if drawn else 0, {("core", "core"): entries, **others})
+
+
+def _statistics_ignore_padding(batches: Batches, drawn: bool, smallest: int) -> bool:
+    """Whether no batch norm counts rows of padding, of which it is told only by the activation that applies it.
+
+    Args:
+        drawn: whether halo rows are drawn.
+        smallest: the core rows of the smallest batch; a single row has no statistics.
+    """
+    modules = list(batches.problem.model.modules())
+    norms = {module for module in modules if isinstance(module, nn.BatchNorm1d)}
+    applied = {module.norm for module in modules if isinstance(module, Activation) and type(module.norm) is BatchNorm}
+    pooled = batches.method.traits.batch_norm == "pooled"
+    return not norms or (norms <= applied and not drawn and not pooled and smallest >= 2)
 
 
 def _room_with_halo(batches: Batches, core: int) -> Room | None:
