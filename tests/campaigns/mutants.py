@@ -863,9 +863,17 @@ MUTANTS = (
     Mutant(
         "imc-sweep-statistics-that-cancel",
         "engine/exact.py",
-        "column_sums(s.pull(rows) - mean, squared=True) / n  # of differences, so that nothing cancels",
-        "column_sums(s.pull(rows), squared=True) / n - mean.square() * len(s.pull(rows)) / n",
+        "column_sums(part - of_part, squared=True)  # of differences, so that nothing cancels",
+        "column_sums(part, squared=True) - of_part.square() * len(part)",
         "the running variance is that of differences from the mean",
+        ("methods/test_imc.py",),
+    ),
+    Mutant(
+        "imc-sweep-statistics-of-pieces-alone",
+        "engine/exact.py",
+        "square += (of_part - mean).square() * (size * share)",
+        "pass",
+        "the running variance is that over all rows, not within the pieces of a sweep",
         ("methods/test_imc.py",),
     ),
     Mutant(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import models
 
+import lmc
 from helpers import Gradients, full_loss, parts_of, random_graph, total_error
 from lmc.engine import Run
 from lmc.errors import ConfigError
@@ -18,7 +19,6 @@ from lmc.methods import CMC, GAS, IMC, FullBatch, LMC4Conv, Method
 from lmc.models import GCN
 from lmc.pyg import wrap
 from lmc.stores import Placement
-from lmc.train.evaluate import evaluate_problem
 
 G = random_graph()
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -109,22 +109,33 @@ def test_bfloat16_rows_are_refused_with_the_remedy() -> None:
         FullBatch().bind(G, wrap(network("gcn")), placement=Placement(device="cpu", precision="bfloat16"))
 
 
-@pytest.mark.parametrize("name", [None, *NETWORKS])
-def test_one_context_around_a_training_is_one_around_every_step(name: str | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((name, method) for name in (None, *NETWORKS) for method in (FullBatch(), GAS(clusters_per_batch=1))),
+        *((name, IMC(clusters_per_batch=1, sweep_every=0)) for name in (None, "gcn", "sage")),
+    ],
+)
+def test_one_context_around_a_training_is_one_around_every_step(name: str | None, method: Method) -> None:
     """autocast keeps narrowed weights until its context ends; steps and evaluations after an update read new ones."""
     found = []
     for around_all in (True, False):
         model = GCN(6, 16, 4, num_layers=2, seed=0) if name is None else wrap(network(name))
-        run = GAS(clusters_per_batch=1).bind(G, model, parts_of(G), device="cpu")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        whole, each = (torch.autocast("cpu", torch.bfloat16, enabled=on) for on in (around_all, not around_all))
-        with whole:
-            for _ in range(2):
+        parts = None if isinstance(method, FullBatch) else parts_of(G)
+        run = method.bind(G, model, parts, device="cpu")
+        run.refresh()
+        optimizer, states = torch.optim.SGD(model.parameters(), lr=0.5), []
+
+        def context(enabled: bool) -> contextlib.AbstractContextManager[object]:  # autocast within autocast keeps all
+            return torch.autocast("cpu", torch.bfloat16) if enabled else contextlib.nullcontext()
+
+        with context(around_all):
+            for _ in range(3):
                 for batch in run.batches():
-                    with each if not around_all else contextlib.nullcontext():
+                    with context(not around_all):
                         run.step(batch, optimizer)
-            with each if not around_all else contextlib.nullcontext():
-                scores = evaluate_problem(run.problem)
-        found.append((scores, [p.detach().clone() for p in model.parameters()]))
-    assert found[0][0] == found[1][0]
+                with context(not around_all):
+                    states.append(lmc.predict(model, G, output="logits"))
+        found.append((torch.stack(states), [p.detach().clone() for p in model.parameters()]))
+    assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))

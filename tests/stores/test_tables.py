@@ -135,7 +135,7 @@ def test_a_store_object_passes_through() -> None:
 
 
 def test_an_unknown_tier_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"\['auto', 'device', 'disk', 'host'\] \(got 'tape'\)"):
+    with pytest.raises(ConfigError, match=r"\['auto', 'device', 'disk', 'host'\], or disk:FOLDER \(got 'tape'\)"):
         store("tape")
 
 

@@ -248,15 +248,17 @@ def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     norm = None if activation is None else activation.norm
     if not isinstance(norm, nn.BatchNorm1d) or norm.running_mean is None or norm.running_var is None:
         return
-    mean, variance = torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
-    pieces, n = cache_sized(problem, chunks), problem.num_nodes
-    for rows in pieces:
-        mean += column_sums(s.pull(rows).to(mean.dtype)) / n
-    _total(problem, mean)
-    for rows in pieces:
-        variance += column_sums(s.pull(rows) - mean, squared=True) / n  # of differences, so that nothing cancels
-    norm.running_mean.copy_(mean)
-    norm.running_var.copy_(_total(problem, variance))
+    size, mean, square = 0, torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
+    for rows in cache_sized(problem, chunks):
+        part = s.pull(rows).to(mean.dtype)
+        of_part, share = column_sums(part) / len(part), len(part) / (size + len(part))
+        square += column_sums(part - of_part, squared=True)  # of differences, so that nothing cancels
+        square += (of_part - mean).square() * (size * share)
+        mean += (of_part - mean) * share
+        size += len(part)
+    n = problem.num_nodes
+    norm.running_mean.copy_(_total(problem, mean * size) / n)
+    norm.running_var.copy_(_total(problem, square + (mean - norm.running_mean).square() * size) / n)
 
 
 def _total(problem: Problem, value: Tensor) -> Tensor:

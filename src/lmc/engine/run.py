@@ -184,6 +184,7 @@ class Run:
     def accumulate(self, batch: Batch) -> StepStats:
         """p.grad += this method's estimate of dL/dp, and update the tables."""
         self._bound.check()
+        torch.clear_autocast_cache()  # it keeps narrowed weights until its context ends; these may have changed
         kind, self._fresh = self.problem.kind, False
         _check_batch(self, batch)
         if self.sync is not None:
@@ -205,6 +206,7 @@ class Run:
     def gradient(self, batch: Batch) -> dict[str, Tensor]:
         """The same estimate by parameter name, without dropout; tables, buffers and ``p.grad`` stay as they are."""
         self._bound.check()
+        torch.clear_autocast_cache()
         _check_batch(self, batch)
         model = self.problem.model
         if self.sync is not None:

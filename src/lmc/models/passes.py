@@ -112,6 +112,7 @@ def modes_kept(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Every submodule is in evaluation mode within, and in its own mode again at the end."""
+    torch.clear_autocast_cache()  # it keeps narrowed weights until its context ends; these may have changed
     with modes_kept(module):
         module.eval()
         yield

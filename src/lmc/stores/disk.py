@@ -88,7 +88,9 @@ class FileRows(HostRows):
         if self._fits:
             yield rows, values
             return
-        bytes_per_row = max(values.shape[1] * values.element_size(), FAULT_AROUND)
+        bytes_per_row = values.shape[1] * values.element_size()
+        if not isinstance(rows, slice):  # pages that other rows share with these are mapped too
+            bytes_per_row = max(bytes_per_row, FAULT_AROUND)
         num, step = values.shape[0], max(1, self._resident // 4 // bytes_per_row)
         for start in range(0, num, step):
             stop = min(num, start + step)
