@@ -861,6 +861,22 @@ MUTANTS = (
         IMC,
     ),
     Mutant(
+        "imc-no-dropout-on-sums-of-features",
+        "methods/imc.py",
+        "KnownSums(P, dropout(_pull(M[l], batch), rate, step.generator))",
+        "KnownSums(P, _pull(M[l], batch))",
+        "dropout on features falls on P X, where it is stored as M",
+        ("methods/test_imc.py",),
+    ),
+    Mutant(
+        "imc-ridge-of-zero-rows",
+        "methods/maps.py",
+        ".clamp_min(LEAST) * ridge",
+        ".clamp_min(1e-30) * ridge",
+        "the map of a batch whose rows are all zero at the sweep is finite",
+        ("methods/test_imc.py",),
+    ),
+    Mutant(
         "imc-sweep-statistics-that-cancel",
         "engine/exact.py",
         "column_sums(part - of_part, squared=True)  # of differences, so that nothing cancels",

@@ -295,6 +295,44 @@ def test_statistics_are_read_by_the_norm_that_follows_and_by_no_other() -> None:
     assert not torch.allclose(inner.running_mean, model.layers[1].activation.norm.running_mean)
 
 
+@pytest.mark.parametrize("settings", [{}, {"halo": 0.0}, {"redraw": True}, {"basis": "T"}], ids=str)
+@pytest.mark.parametrize("cls", [IMC, TOP])
+def test_rows_that_are_all_zero_at_the_sweep_leave_the_map_finite(cls: type[IMC], settings: dict[str, Any]) -> None:
+    """The first layer is dead, so that the Gram matrices of its rows are zero; the other rows are complete."""
+    model = GCN(6, 128, 4, num_layers=3)
+    with torch.no_grad():
+        model.layers[0].lin.bias.fill_(-1000)
+    settings = settings if cls is IMC else {name: value for name, value in settings.items() if name == "redraw"}
+    run = bound(cls(clusters_per_batch=1, **settings), model)
+    full = FullBatch().bind(run.graph, model)
+    run.refresh()
+    assert all(bool(value.isfinite().all()) for name, value in run.numbers.items() if name[0] == "K")
+    losses = [float(run.accumulate(batch).loss) for batch in run.batches(0)]
+    assert sum(losses) / len(losses) == pytest.approx(float(full.accumulate(next(full.batches())).loss), rel=1e-5)
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+@pytest.mark.parametrize("cls", [GCN, SAGE])
+@pytest.mark.parametrize("edges_dropped", [0.0, 0.3])
+def test_dropout_on_features_falls_on_their_sums(cls: type[Model], edges_dropped: float) -> None:
+    """Also where P X is another one in every epoch, and where a layer reads the features beside it."""
+    g = random_graph(400)
+    plain, dropping = (cls(6, 7, 4, num_layers=2, input_dropout=rate, seed=1).double() for rate in (0.0, 0.5))
+    runs = []
+    for model in (plain, dropping):
+        method = IMC(clusters_per_batch=1, halo=0.0, basis="T")
+        run = bound(DropEdge(method, p=edges_dropped) if edges_dropped else method, model, g)
+        run.refresh()
+        runs.append((run, next(run.batches(0))))
+    exact, undropped = (run.gradient(batch) for run, batch in runs)
+    run, batch = runs[1]
+    drawn = [run.problem.kind.estimate(run, batch, keep=False, dropout=True)[0][0] for _ in range(200)]
+    weight = next(iter(run.parameters))
+    assert worst_error({weight: undropped[weight]}, {weight: exact[weight]}) < 1e-12
+    spread = torch.stack(drawn).std(0).norm() / torch.stack(drawn).mean(0).norm()
+    assert 0.1 < spread < 3
+
+
 def test_running_statistics_of_a_sweep_lose_no_bits_beside_a_large_mean() -> None:
     g, found = random_graph(400), []
     for dtype in (torch.float32, torch.float64):

@@ -70,7 +70,7 @@ class DenseIMC:
         fit[::k] = Q[::k]
         gram = fit.T @ fit
         ridge = self.ridge * max(1, (20 * r * k / size) ** 2)
-        gram += ridge * np.trace(gram) / r * np.eye(r)
+        gram += ridge * max(np.trace(gram) / r, 1e-3) * np.eye(r)
         R, J = np.linalg.solve(gram, fit.T), np.diag(1 / scale)[:, : self.widths[l - 2]]
         return whole[core] - self.model.data.P[np.ix_(core, core)] @ Q, R, J - R @ (Q @ J), whole
 

@@ -51,6 +51,7 @@ from lmc.errors import ConfigError
 from lmc.graph import CSR, Aggregation, Batch, spmm
 from lmc.kernels.beside import beside
 from lmc.kernels.copies import unwritten
+from lmc.kernels.dropout import dropout
 from lmc.methods import maps
 from lmc.methods.invariance import Invariance, KnownInputs, KnownSums, Swept, unexplained
 from lmc.methods.moments import Moments, columns_read
@@ -311,7 +312,8 @@ class IMC(HistoryMethod):
             return P if moments is None else KnownInputs(P.num_outputs, moments)
         assert isinstance(P, Aggregation)
         if l not in Q:
-            return KnownSums(P, _pull(M[l], batch))
+            rate = step.problem.model.input_dropout if step.dropout else 0.0
+            return KnownSums(P, dropout(_pull(M[l], batch), rate, step.generator))
         measured = step.keep and self.sweep_every == "auto" and batch.slot % self.traits.measures_every == 0
         explained = (numbers["explained"][l], batch.place) if measured else None
         if stored:

@@ -221,7 +221,12 @@ class Invariance(Around):
 
 @dataclass(frozen=True, eq=False)
 class KnownSums(Around):
-    """The first layer on features: the rows Q = X never change, so that C = I and m = M + P (t - x)."""
+    """The first layer on features x: they never change, so that C = I and m = M + P (t - x), with the rows t that a
+    layer drops out itself.
+
+    Args:
+        M: P X, on which the dropout of the features falls.
+    """
 
     M: Tensor
 

@@ -2,7 +2,8 @@
 
 Q are the rows of the last sweep, for the fitted rows of a batch: every k-th row, with one k for all batches, where an
 average batch has more rows than a map of r columns needs. Columns of Q are scaled to unit mean square (inside of K).
-lambda is ``ridge`` times the mean of the Gram matrix' diagonal, and grows where a batch has few fitted rows per column.
+lambda is ``ridge`` times the mean of the Gram matrix' diagonal (:func:`inverse`), and grows where a batch has few
+fitted rows per column.
 
 A sweep stores both for every fixed batch, by layer, as the numbers ``K{l}`` [batches, r, r] and ``prior{l}``
 [batches, r]. Where batches overlap, it stores ``scale{l}`` [r], with which a step can compute them. Layers of one width
@@ -30,6 +31,10 @@ SLOTS = 64
 ROWS_PER_COLUMN = 20
 """Fitted rows of a batch per column of Q. With fewer, lambda grows with the square of the ratio of this number to the
 rows that there are. If the average batch is larger, rows are left out of the fit until this number remains."""
+
+LEAST = 1e-3
+"""The least mean of the diagonal of a scaled Gram matrix that lambda follows. That of an average batch is about the
+number of its fitted rows. The map of a batch whose rows are nearly all zero at the sweep is then J, and K is finite."""
 
 
 def columns_of(numbers: Mapping[str, Tensor], l: int) -> int:
@@ -133,13 +138,13 @@ def inverse(grams: Tensor, scale: Tensor, ridge: float | Tensor) -> tuple[Tensor
     """K = D (D G D + lambda I)^-1 D of Gram matrices G [k, r, r], with D = diag(scale), [r] or [k, r]; and the diagonal
     of lambda D^-2, [k, r].
 
-    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D. The Cholesky factor L is computed in
-    float64, since the condition of D G D is about r / ridge.
+    lambda is the ridge, one number or [k, 1], x the mean of the diagonal of D G D, or x :data:`LEAST` where that is
+    larger. The Cholesky factor L is computed in float64, since the condition of D G D is about r / ridge.
     """
     d = scale.double()
     G = grams * d.unsqueeze(-2) * d.unsqueeze(-1)
     diagonal = G.diagonal(dim1=-2, dim2=-1)
-    added = (diagonal.mean(-1, keepdim=True) * ridge).clamp_min(1e-30)
+    added = diagonal.mean(-1, keepdim=True).clamp_min(LEAST) * ridge
     diagonal += added
     L = torch.linalg.cholesky_ex(G).L.to(grams.dtype)  # its condition is the root of that of D G D
     half = lower_inverse(L) * scale.unsqueeze(-2)  # L^-1 D
