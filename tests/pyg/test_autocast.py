@@ -15,8 +15,8 @@ import lmc
 from helpers import Gradients, full_loss, parts_of, random_graph, total_error
 from lmc.engine import Run
 from lmc.errors import ConfigError
-from lmc.methods import CMC, GAS, IMC, FullBatch, LMC4Conv, Method
-from lmc.models import GCN
+from lmc.methods import CMC, GAS, IMC, TOP, FullBatch, LMC4Conv, Method
+from lmc.models import APPNP, GAT, GCN, GCNII, GIN, PNA, SAGE, SIGN, Model, RecGCN
 from lmc.pyg import wrap
 from lmc.stores import Placement
 
@@ -102,6 +102,34 @@ def test_weights_of_a_bfloat16_network_are_computed_in_float32_and_rounded_once(
     (want,), _ = wrap(net).matrices(G.adj, torch.float32)
     (got,), _ = wrap(net.bfloat16()).matrices(G.adj, torch.bfloat16)
     assert torch.equal(got.data, want.data.bfloat16())
+
+
+@pytest.mark.parametrize("method", [CMC(clusters_per_batch=1), IMC(clusters_per_batch=1), TOP(clusters_per_batch=1)])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_methods_that_keep_sums_refuse_bfloat16_parameters(method: Method, wrapped: bool) -> None:
+    model = wrap(network("gcn").bfloat16()) if wrapped else GCN(6, 16, 4, num_layers=2).bfloat16()
+    with pytest.raises(ConfigError, match=r"expected float32 or float64 parameters .* torch\.autocast"):
+        method.bind(G, model, parts_of(G), device="cpu")
+
+
+@pytest.mark.parametrize("cls", [GCN, SAGE, GIN, GAT, PNA, SIGN, APPNP, GCNII])
+def test_native_models_run_under_autocast(cls: type[Model]) -> None:
+    model = cls(6, 16, 4, num_layers=2)
+    run = FullBatch().bind(G, model, device="cpu")
+    batch = next(run.batches())
+    exact = run.gradient(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert total_error(run.gradient(batch), exact) < 0.1
+        assert bool(lmc.predict(model, G).isfinite().all())
+
+
+def test_recurrent_models_refuse_autocast() -> None:
+    model = RecGCN(6, 16, 4)
+    run = FullBatch().bind(G, model, device="cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        for call in (run.refresh, lambda: run.accumulate(next(run.batches())), lambda: lmc.predict(model, G)):
+            with pytest.raises(ConfigError, match="leave the context"):
+                call()
 
 
 def test_bfloat16_rows_are_refused_with_the_remedy() -> None:

@@ -192,6 +192,12 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
             "LMC4Conv does"
         )
     method.check(model)
+    traits, dtype = method.traits, next(model.parameters()).dtype
+    if dtype.itemsize < 4 and (traits.accumulated_tables or traits.sweeps):
+        raise ConfigError(
+            f"expected float32 or float64 parameters for {title} (got {dtype}): it keeps sums and inverses in their "
+            'dtype; use precision="bfloat16", or torch.autocast, with float32 parameters'
+        )
     if placement.structure != "device" and not (isinstance(outer, ClusterMethod) and kind.reads_batches_only):
         raise ConfigError(
             f'expected structure="device" for {title} and {type(model).__name__} (got "{placement.structure}"): they '

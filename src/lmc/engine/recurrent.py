@@ -18,7 +18,7 @@ from torch import Tensor
 from lmc.engine.exact import Aggregated, Chunks, MakeTable, chunks_of, row_numbers
 from lmc.engine.layered import Estimate, Layered
 from lmc.engine.problem import Problem, losses_of
-from lmc.errors import SolverWarning
+from lmc.errors import ConfigError, SolverWarning
 from lmc.graph import CSR, Batch, Extractor, spmm
 from lmc.methods.protocol import Method, ProblemView, Tables, Widths
 from lmc.methods.recurrent import DefaultRules, RecurrentRules, solved_rows
@@ -70,6 +70,7 @@ class RecurrentKind(Layered):
         return (*super().rows_read(method, batch), solved_rows(batch))  # the solver starts from the tables
 
     def estimate(self, run: Run, batch: Batch, keep: bool, dropout: bool) -> Estimate:
+        _refuse_autocast(run.problem)
         rules = rules_of(run.method)
         updates = _updates_histories(run, batch, rules.q)
         step = run.method_step(batch, keep and updates, dropout and (rules.q is None or not updates))
@@ -92,6 +93,7 @@ class RecurrentKind(Layered):
         self, problem: Problem, chunks: Chunks, make: MakeTable, known: Mapping[int, Aggregated]
     ) -> Iterator[tuple[int, Table]]:
         """The fixed point, from what the table holds."""
+        _refuse_autocast(problem)
         model, Z = recurrent_model(problem.model), make(1, problem.model.widths[0])
 
         def solve(block: Block) -> Solution:
@@ -147,6 +149,15 @@ def take_solves(numbers: dict[str, Tensor]) -> dict[str, float] | None:
         return None
     numbers[TALLY].zero_()
     return {name: value / batches if name.endswith("steps") else value for name, value in counts.items()}
+
+
+def _refuse_autocast(problem: Problem) -> None:
+    """A solver iterates to a tolerance that narrowed products do not reach."""
+    if torch.is_autocast_enabled(problem.device.type):
+        raise ConfigError(
+            f"expected no torch.autocast around {type(problem.model).__name__} (got it enabled): its fixed point needs "
+            "the precision of the parameters; leave the context"
+        )
 
 
 def _updates_histories(run: Run, batch: Batch, q: float | None) -> bool:

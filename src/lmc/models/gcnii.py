@@ -41,7 +41,7 @@ class GCNIILayer(Layer):
             mixed = self.lin(z, p)
         else:
             mixed = self.lin(m, p).lerp(self.lin0(initial, p), self.alpha)
-        s = z.lerp(mixed, self.beta)
+        s = z.lerp(mixed.to(z.dtype), self.beta)  # autocast narrows the products
         return s + h[: P.num_outputs] if self.residual else s
 
 
