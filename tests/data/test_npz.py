@@ -103,7 +103,7 @@ def test_overwritten_bytes_are_reported(file: Path) -> None:
 
 def test_a_text_file_is_reported(file: Path) -> None:
     file.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="no zip or holds Python objects"):
+    with pytest.raises(DataError, match="no zip: it is cut off, or holds Python objects"):
         lmc.data.load(file)
 
 

@@ -132,6 +132,21 @@ def test_a_plan_counts_the_transpose_where_it_is_another_matrix(division: Divisi
     assert sizes["structure"] > 1.5 * {item.name: item.size for item in gcn.items}["structure"]
 
 
+@pytest.mark.parametrize("method", [FullBatch(), IMC(5, 1), LMC4Conv(5, 2)], ids=repr)
+def test_a_plan_of_learned_embeddings(method: HistoryMethod) -> None:
+    """The probe looks up a row for each node, of a graph with no more nodes than there are rows."""
+    g = lmc.load("amazon-like@0.004")
+    model = GCN(g.num_features, 16, g.num_classes, num_layers=2, input="embedding")
+    found = plan(divide(g, method), model, method, Placement(device="cpu"))
+    run = method.bind(g, model, device="cpu")
+    batches = list(run.batches())
+    for batch in batches:
+        run.accumulate(batch)
+    model.zero_grad(set_to_none=True)
+    largest = max(batches, key=lambda b: b.num_core + b.num_halo)
+    assert found.step == pytest.approx(peak_bytes(lambda: run.accumulate(largest), run.problem.device), rel=0.15)
+
+
 def test_nothing_is_collected_while_a_peak_is_measured() -> None:
     collected: list[str] = []
 

@@ -112,6 +112,11 @@ def test_methods_that_keep_sums_refuse_bfloat16_parameters(method: Method, wrapp
         method.bind(G, model, parts_of(G), device="cpu")
 
 
+def test_float16_parameters_are_refused_on_a_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"torch\.float16.* model\.float\(\)"):
+        FullBatch().bind(G, GCN(6, 16, 4, num_layers=2).half(), device="cpu")
+
+
 @pytest.mark.parametrize("cls", [GCN, SAGE, GIN, GAT, PNA, SIGN, APPNP, GCNII])
 def test_native_models_run_under_autocast(cls: type[Model]) -> None:
     model = cls(6, 16, 4, num_layers=2)

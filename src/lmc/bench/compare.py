@@ -93,7 +93,7 @@ def _events(
         if known is None:  # the folder is this run's now
             known = about(c.run, c.label)
             write_about(c.folder, known)
-        if error_every and record.epoch % error_every == 0 and has_error(c.run.method):
+        if error_every and record.epoch % error_every == 0 and has_error(c.run.schedule or c.run.method):
             probe = probe or GradientProbe(c.run)  # it holds copies of the graph, and is made when first needed
             error = measure(probe, c.run, record.epoch)
             if record.epoch + error_every > settings.epochs:  # the last measurement

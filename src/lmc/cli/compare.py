@@ -166,7 +166,7 @@ def _table(
 
 def _errors(compared: ComparedRun, measured: Sequence[ErrorRecord]) -> tuple[str, str]:
     """The gradient error and the bias; a full batch has neither, and backward SGD has unbiased batches."""
-    if not has_error(compared.run.method):
+    if not has_error(compared.run.schedule or compared.run.method):
         return "exact", "exact"
     mean = sum(m.mean for m in measured) / len(measured) if measured else None
     return error_figure(mean), error_figure(_bias(measured))

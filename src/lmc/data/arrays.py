@@ -51,8 +51,8 @@ def read_npz(path: Path, keys: Collection[str] | None = None) -> dict[str, np.nd
             raise DataError(f"expected an .npz archive (got a single array in {path}): write it with lmc.save")
         if not zipfile.is_zipfile(file):
             raise DataError(
-                f"expected an .npz of plain arrays (got {path}, which is no zip or holds Python objects): "
-                f"write numbers only, with lmc.save or np.savez"
+                f"expected an .npz of plain arrays (got {path}, which is no zip: it is cut off, or holds Python "
+                "objects): copy it again, or write numbers with lmc.save or np.savez"
             )
         with zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

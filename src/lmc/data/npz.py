@@ -136,6 +136,9 @@ def _flag(arrays: Mapping[str, np.ndarray], key: str, default: bool) -> bool:
 
 def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
     if "x" in arrays:
+        both = [key for key in SPARSE if key in arrays]
+        if both:
+            raise GraphError(f"expected x, or {', '.join(SPARSE)} (got x and {', '.join(both)}): write one of them")
         return arrays["x"]
     indptr, indices, data, shape = (arrays[key] for key in SPARSE)
     _, cols = check_pointers(indptr, indices, shape, "x")

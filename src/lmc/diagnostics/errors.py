@@ -296,10 +296,8 @@ class Messages:
 
 def messages_kept(run: Run) -> Messages:
     """sum over the batches of ||A_batch||_0 / ||A||_0, for the forward and for the backward pass."""
-    epoch, nnz = run.epoch, run.problem.P.nnz
-    forward = backward = 0
-    for batch in run.batches(epoch):
-        run.epoch = epoch
+    nnz, forward, backward = run.problem.P.nnz, 0, 0
+    for batch in source_on(run, run.epoch).epoch(run.epoch, 0):
         operator = batch.operators[-1]
         if not isinstance(operator, Aggregation):  # P X, computed once on the whole graph: no message is missing
             return Messages(1.0, 1.0)

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lmc.engine import Run
 from lmc.engine.cuda_graphs import no_collection
-from lmc.graph import CSR, Batch, Extractor, Graph, live_tensors, with_transpose
+from lmc.graph import CSR, Batch, Extractor, Graph, live_tensors, with_transpose, without_features
 from lmc.graph.csr import row_entries
 from lmc.methods import ClusterMethod, Method
 from lmc.models import Model
@@ -103,7 +103,9 @@ class Probe:
 
 def probe(graph: Graph, model: Model, method: Method, size: BatchSize, placement: Placement) -> Probe:
     """Predict what a step on a batch of this size needs, for rows as wide as those of ``graph``."""
-    large = min(1.0, ROWS / size.rows)
+    # without features, the small graph has one node more than its batch, and no more than there are embeddings
+    most = min(ROWS, graph.num_features - 1) if without_features(graph) else ROWS
+    large = min(1.0, most / size.rows)
     scales = (large / 2, large)
     if isinstance(method, ClusterMethod):
         method = dataclasses.replace(method, num_parts=None, clusters_per_batch=1)
@@ -174,6 +176,9 @@ def _features(graph: Graph, n: int, g: torch.Generator) -> Tensor | CSR:
     d = graph.num_features
     if not isinstance(graph.x, CSR):
         return torch.zeros(n, d, dtype=graph.x.dtype)
+    if without_features(graph):  # for learned embeddings, which look a row up for each node
+        each_node = torch.arange(n + 1, dtype=torch.int32)
+        return CSR(each_node, each_node[:n], torch.ones(n, dtype=graph.x.dtype), d)
     each = max(1, min(d, round(graph.x.nnz / graph.num_nodes)))
     indptr = torch.arange(0, n * each + 1, each, dtype=torch.int32)
     columns = torch.rand(n, d, generator=g).argsort(1)[:, :each] if d < 4096 else torch.arange(each).expand(n, each)

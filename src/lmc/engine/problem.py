@@ -285,6 +285,11 @@ def row_dtype(placement: Placement, model: Model) -> torch.dtype:
     bfloat16 has the range of float32 and 8 bits of precision: a rounding changes a number by at most 2^-8 of itself.
     """
     parameters, device = next(model.parameters()).dtype, placement.training_device
+    if parameters == torch.float16 and device.type == "cpu":
+        raise ConfigError(
+            "expected float32, float64 or bfloat16 parameters on a CPU (got torch.float16): sparse products have no "
+            "float16; convert with model.float()"
+        )
     if placement.precision == "float32":
         return parameters
     if parameters != torch.float32:

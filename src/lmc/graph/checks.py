@@ -60,7 +60,8 @@ def as_edges(adjacency: Any) -> Tensor:
     """Edges [2, E]; a scipy adjacency of zeros and ones gives those of its ones."""
     if not is_sparse(adjacency):
         return as_tensor("edge_index", adjacency)
-    entries = adjacency.tocoo()
+    entries = adjacency.tocoo(copy=True)
+    entries.eliminate_zeros()  # as setdiag(0) leaves them behind
     if entries.ndim != 2 or entries.shape[0] != entries.shape[1] or not bool((entries.data == 1).all()):
         raise GraphError(
             f"expected a square scipy adjacency of zeros and ones (got shape {list(entries.shape)} or other values): "

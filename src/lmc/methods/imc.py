@@ -76,6 +76,9 @@ BASES = ("auto", "T", "T+X1", "random")
 FEW_ROWS_PER_COLUMN = 16
 """Core rows of a mean batch per column of Q below which ``halo="auto"`` computes halo rows."""
 
+MAX_RIDGE = 1e6
+"""With a larger ridge the map is J at every step, to the precision of float32."""
+
 FEW_COLUMNS = 128
 """``basis="auto"`` adds columns of P X up to this many columns in all, which cost little."""
 
@@ -202,8 +205,8 @@ class IMC(HistoryMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.period  # noqa: B018 - refuses a wrong one
-        if not self.ridge > 0:
-            raise ConfigError(f"expected a positive ridge (got {self.ridge})")
+        if not 0 < self.ridge <= MAX_RIDGE:
+            raise ConfigError(f"expected a positive ridge of at most {MAX_RIDGE:g} (got {self.ridge})")
         if self.basis not in BASES:
             raise ConfigError(f"expected basis in {list(BASES)} (got {self.basis!r})")
         if self.halo != "auto" and (isinstance(self.halo, str) or self.halo < 0 or (self.halo and self.redraw)):

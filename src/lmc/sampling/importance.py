@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lmc.errors import ConfigError
 from lmc.graph import CSR
 
 NodeSampler = Callable[[torch.Generator], Tensor]
@@ -76,6 +77,8 @@ class Edges:
     """
 
     def __init__(self, adj: CSR, size: int) -> None:
+        if not adj.nnz:
+            raise ConfigError('expected edges between training nodes for sampler="edge" (got none): use sampler="node"')
         self._adj, self._row, self._size = adj, adj.row_index(), size
         n, weight = adj.num_rows, torch.ones_like(adj.indices) if adj.values is None else adj.values.abs()
         weight = weight.double()
@@ -104,7 +107,7 @@ class Walks:
         adj, device = self._adj, self._adj.device
         here = torch.randint(adj.num_rows, (self._size,), device=device, generator=generator)
         visited = [here]
-        for _ in range(self._length):
+        for _ in range(self._length if adj.nnz else 0):
             degree = self._degrees[here]
             uniform = torch.rand(self._size, dtype=torch.float64, device=device, generator=generator)
             step = torch.minimum((uniform * degree).long(), degree - 1).clamp_(min=0)

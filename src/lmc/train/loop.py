@@ -358,6 +358,11 @@ def _named(callbacks: Sequence[Callback | OnEpoch]) -> dict[str, Callback]:
     """The callbacks by class and number, as a checkpoint names their states; functions become callbacks."""
     named: dict[str, Callback] = {}
     for given in callbacks:
+        if isinstance(given, type) or not (isinstance(given, Callback) or callable(given)):
+            got = f"{given.__name__}, a class" if isinstance(given, type) else type(given).__name__
+            raise ConfigError(
+                f"expected callbacks that are functions or objects of lmc.train.Callback (got {got}): pass an object"
+            )
         callback = given if isinstance(given, Callback) else Callback()
         if not isinstance(given, Callback):
             callback.on_epoch = given  # type: ignore[method-assign, assignment]

@@ -25,9 +25,10 @@ def never() -> bool:
 def stop_on_interrupt() -> Iterator[Stop]:
     """Within, Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 make ``stop()`` true; a second Ctrl-C interrupts at once, as usual.
 
-    Schedulers repeat their signals, so further ones change nothing. A signal that is ignored (``nohup``), or for which
-    the program has a handler of its own, stays as it is. An :class:`Interrupted` that leaves the block carries the
-    number of the signal. Outside the main thread Python delivers no signals, and nothing is changed.
+    Schedulers repeat their signals, so further ones change nothing. A signal of theirs that is ignored (``nohup``), or
+    for which the program has a handler of its own, stays as it is; Ctrl-C is always handled. An :class:`Interrupted`
+    that leaves the block carries the number of the signal. Outside the main thread Python delivers no signals, and
+    nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield never
