@@ -27,7 +27,7 @@ from lmc.graph.csr import chosen_entries
 from lmc.kernels.beside import beside
 from lmc.kernels.copies import copied
 from lmc.kernels.packed import in_pieces
-from lmc.kernels.sums import column_sums
+from lmc.kernels.row_moments import RowMoments
 from lmc.models import Model, Operator, evaluating
 from lmc.sampling import derive
 from lmc.stores import Device, PassTable, Rows, Table, free_memory, overwrite
@@ -248,17 +248,12 @@ def set_statistics(problem: Problem, l: int, s: Table, chunks: Chunks) -> None:
     norm = None if activation is None else activation.norm
     if not isinstance(norm, nn.BatchNorm1d) or norm.running_mean is None or norm.running_var is None:
         return
-    size, mean, square = 0, torch.zeros_like(norm.running_mean), torch.zeros_like(norm.running_var)
+    moments = RowMoments(norm.running_mean, covariance=False)
     for rows in cache_sized(problem, chunks):
-        part = s.pull(rows).to(mean.dtype)
-        of_part, share = column_sums(part) / len(part), len(part) / (size + len(part))
-        square += column_sums(part - of_part, squared=True)  # of differences, so that nothing cancels
-        square += (of_part - mean).square() * (size * share)
-        mean += (of_part - mean) * share
-        size += len(part)
-    n = problem.num_nodes
-    norm.running_mean.copy_(_total(problem, mean * size) / n)
-    norm.running_var.copy_(_total(problem, square + (mean - norm.running_mean).square() * size) / n)
+        moments.add(s.pull(rows))
+    mean, variance = moments.of_all(problem.num_nodes, partial(_total, problem))
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
 
 
 def _total(problem: Problem, value: Tensor) -> Tensor:

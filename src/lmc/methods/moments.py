@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lmc.kernels.copies import unwritten
 from lmc.kernels.packed import in_pieces
-from lmc.kernels.products import coarse_mm
-from lmc.kernels.sums import column_sums
+from lmc.kernels.row_moments import RowMoments
 from lmc.methods.protocol import ExactPasses, ProblemView
 from lmc.models.activation import Activation, BatchNorm
 from lmc.stores import Rows
@@ -50,7 +49,7 @@ class Moments:
     def __init__(self, exact: ExactPasses) -> None:
         self._exact = exact
         found = {l: exact.numbers.get(f"moments{l}") for l in sorted(exact.tables["Q"])}
-        self._of_layer = {l: _RowMoments(into) for l, into in found.items() if into is not None}
+        self._of_layer = {l: RowMoments(into[0], covariance=True) for l, into in found.items() if into is not None}
 
     def add(self, l: int, rows: Rows, m: Tensor) -> None:
         """Add rows of P Q of layer l; nothing happens where the layer has no moments."""
@@ -68,40 +67,19 @@ class Moments:
 
     def store(self) -> None:
         """Store what was added, and the moments of P X."""
-        for l, sums in self._of_layer.items():
-            sums.store(self._exact, self._exact.numbers[f"moments{l}"])
+        for l, moments in self._of_layer.items():
+            self._store(moments, self._exact.numbers[f"moments{l}"])
         first = None if 1 in self._of_layer else self._exact.numbers.get("moments1")
         if first is not None and unwritten(first):  # P X is constant
-            sums = _RowMoments(first)
+            moments = RowMoments(first[0], covariance=True)
             for rows in in_pieces(self._exact.chunks, max(1, NUMBERS[first.device.type] // first.shape[1])):
-                sums.add(_dense_inputs(self._exact.problem, rows))
-            sums.store(self._exact, first)
+                moments.add(_dense_inputs(self._exact.problem, rows))
+            self._store(moments, first)
 
-
-class _RowMoments:
-    """Mean and covariance of rows that come in pieces.
-
-    Args:
-        like: a tensor of the shape and the type of the result, [1 + k, k].
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        self._size, self._mean, self._about = 0, torch.zeros_like(like[0]), torch.zeros_like(like[1:])
-
-    def add(self, rows: Tensor) -> None:
-        part = rows.to(self._mean.dtype)
-        shift, share = column_sums(part) / len(part) - self._mean, len(part) / (self._size + len(part))
-        part = part - (self._mean + shift)  # so that nothing cancels
-        self._about += coarse_mm(part.t(), part).addr_(shift, shift, alpha=self._size * share)
-        self._mean += shift * share
-        self._size += len(part)
-
-    def store(self, exact: ExactPasses, into: Tensor) -> None:
-        """``into`` <- mean and covariance of the added rows of all ranks."""
-        n = exact.problem.num_nodes
-        into[0].copy_(exact.total(self._mean * self._size) / n)
-        shift = self._mean - into[0]
-        into[1:].copy_(exact.total(self._about.addr_(shift, shift, alpha=self._size)) / n)
+    def _store(self, moments: RowMoments, into: Tensor) -> None:
+        mean, covariance = moments.of_all(self._exact.problem.num_nodes, self._exact.total)
+        into[0].copy_(mean)
+        into[1:].copy_(covariance)
 
 
 def _normalises(activation: Activation | None) -> bool:
