@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers import random_graph, random_sparse, sparse
 from lmc.errors import GraphError
 from lmc.graph import CSR, Graph, normalise
-from lmc.graph.csr import from_rows, pointers, row_entries, with_empty_rows
+from lmc.graph.csr import chosen_entries, from_rows, pointers, row_entries, with_empty_rows
 
 
 def test_to_dense_inverts_from_rows() -> None:
@@ -101,6 +101,17 @@ def test_filtered_keeps_the_chosen_entries() -> None:
     A = random_sparse(7, 5)
     keep = A.data > 0
     assert torch.equal(A.filtered(keep).to_dense(), A.to_dense().clamp(min=0))
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+@pytest.mark.parametrize("least", [0.0, 10.0])  # with 10, nothing is chosen
+def test_chosen_entries_are_those_of_a_filter(chunk: int, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmc.graph.csr.CHUNK", chunk)
+    A = random_sparse(7, 5)
+    A = replace(A, edge_data=torch.arange(A.nnz))
+    found, want = chosen_entries(A, lambda _, entries: A.data[entries] > least), A.filtered(A.data > least)
+    assert all(torch.equal(getattr(found, name), getattr(want, name)) for name in ("indptr", "indices", "values"))
+    assert (found.shape, found.edge_data) == (A.shape, None)
 
 
 def test_filtered_to_nothing_is_the_zero_matrix() -> None:
