@@ -3,10 +3,13 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,10 +21,12 @@ from lmc.bench.epoch import WHOLE, free, wait
 from lmc.cli.console import TextTable, ratio
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_numbers
 from lmc.cli.study import Hidden, Methods
+from lmc.data.synthetic import split_nodes
 from lmc.diagnostics import Facts, choose, recommended
 from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, full_batch_fits, settings_for
 from lmc.engine import Run
 from lmc.errors import ConfigError
+from lmc.graph import Graph
 from lmc.methods import FullBatch
 from lmc.report.looks import new_figure
 from lmc.report.names import Look, looks_of, shade
@@ -103,6 +108,14 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
     within: Annotated[float, typer.Option(help="Percentage points that may be missing to the full batch.")] = 0.1
     hidden: Hidden = 256
     seeds: Seeds = 1
+    random_split: Annotated[
+        bool, typer.Option(help="Draw 60, 20 and 20 % of the nodes at random for training, validation and tests.")
+    ] = False
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        graphs = super().graphs
+        return {name: randomly_split(graph) for name, graph in graphs.items()} if self.random_split else graphs
 
     def cells(self) -> list[ChooseCell]:
         """All cells; those of the full batch, which give the targets, come first."""
@@ -208,6 +221,12 @@ class Choose(GraphsStudy[ChooseCell, ChooseRecord]):
     def figure(self, records: Sequence[ChooseRecord]) -> Figure:
         """The rule that the table tests."""
         return decision_figure()
+
+
+def randomly_split(graph: Graph) -> Graph:
+    """The graph with 60, 20 and 20 % of its nodes for training, validation and tests, always the same ones."""
+    split = torch.from_numpy(split_nodes(graph.num_nodes, (0.6, 0.2, 0.2), np.random.default_rng(0)))
+    return replace(graph, train=split == 0, val=split == 1, test=split == 2)
 
 
 def settings_of(records: Sequence[ChooseRecord], on: str) -> dict[tuple[str, str, str], Facts]:

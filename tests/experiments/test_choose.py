@@ -44,6 +44,15 @@ def test_the_target_is_that_of_the_full_batch_at_the_rate_with_the_best_mean() -
     assert study.targets([FULL, other, *faster, IMC_LINE]) == found
 
 
+def test_a_random_split_has_60_20_and_20_percent_of_the_nodes_and_is_always_the_same() -> None:
+    (graph,), (own,) = (Choose(datasets="tiny-like", random_split=each).graphs.values() for each in (True, False))
+    sizes = [int(nodes.sum()) for nodes in (graph.train, graph.val, graph.test)]
+    assert sizes == [900, 300, 300]
+    assert bool((graph.train ^ graph.val ^ graph.test).all()), "every node is in one of them"
+    assert graph.checksum != own.checksum, "a run folder must notice the other split"
+    assert graph.checksum == Choose(datasets="tiny-like", random_split=True).graphs["tiny-like"].checksum
+
+
 def test_the_rule_is_applied_to_the_facts_of_the_lines() -> None:
     (facts,) = settings_of([FULL, IMC_LINE], "cpu").values()
     assert choose(facts)[0] is IMC
