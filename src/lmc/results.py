@@ -8,7 +8,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["EpochRecord", "ErrorRecord", "RunRecord", "read_run"]
 
 R = TypeVar("R")
+
+SHARES = ("accuracy", "micro-f1", "top-k-micro-f1", "roc-auc")
+"""Metrics between 0 and 1, whose scores are shown as percentages."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,28 @@ class RunRecord:
         return f"RunRecord({len(self.epochs)} epochs, best epoch {self.best_epoch}{scores}{where})"
 
     @property
+    def metric(self) -> str:
+        """The metric that chooses the best epoch."""
+        return str((self.config.get("metrics") or ["accuracy"])[0])
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether the metric is an error."""
+        return self.config.get("direction") == "min"
+
+    @property
     def best(self) -> EpochRecord | None:
         """The first epoch with the best validation score; the last epoch where there are no validation scores."""
         scored = [e for e in self.epochs if e.scores and "val" in e.scores]
         last = self.epochs[-1] if self.epochs else None
-        choose = min if self.config.get("direction") == "min" else max
+        choose = min if self.smaller_is_better else max
         return choose(scored, key=lambda e: (e.scores or {})["val"], default=last)
+
+    def reached(self, target: float) -> EpochRecord | None:
+        """The first epoch whose test score is at least as good as ``target``."""
+        sign = -1 if self.smaller_is_better else 1
+        scored = (e for e in self.epochs if e.scores and "test" in e.scores)
+        return next((e for e in scored if sign * (e.scores or {})["test"] >= sign * target), None)
 
     @property
     def best_epoch(self) -> int | None:
@@ -119,6 +138,18 @@ class RunRecord:
         with writable(path.parent, "choose another path"):
             replace(path, text.getvalue().encode())
         return path
+
+
+def target_score(runs: Collection[RunRecord]) -> float | None:
+    """A test score a little worse than the best one of these runs, which each of them may reach at some time: 0.5
+    percentage points worse, or 1 % where the metric is no share. None where no run has a test score."""
+    scores = [(run.test, run) for run in runs if run.test is not None]
+    if not scores:
+        return None
+    first = scores[0][1]
+    best = (min if first.smaller_is_better else max)(score for score, _ in scores)
+    slack = 0.005 if first.metric.lower() in SHARES else 0.01 * abs(best)
+    return best + slack if first.smaller_is_better else best - slack
 
 
 @dataclass(frozen=True)

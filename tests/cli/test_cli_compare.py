@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lmc.bench import layer_of
+from lmc.cli.console import file_name
 from lmc.files import locked
 from lmc.results import read_errors, read_lines
 
@@ -31,7 +32,8 @@ def test_compare_writes_records_summary_and_figure(invoke: Invoke, tmp_path: Pat
     assert "<svg" in (root / "compare.svg").read_text()
     for folder in FOLDERS:
         assert [r.epoch for r in read_lines(root / folder / "epochs.jsonl")] == [1, 2, 3, 4]
-    summary = json.loads((root / "summary.json").read_text())["methods"]
+    found = json.loads((root / "summary.json").read_text())
+    summary = found["methods"]
     assert list(summary) == METHODS.split(",")
     assert summary["full"]["gradient_error"] == {}
     assert list(summary["lmc"]["gradient_error"]) == ["layer 1", "layer 2", "layer 3"]
@@ -44,6 +46,15 @@ def test_compare_writes_records_summary_and_figure(invoke: Invoke, tmp_path: Pat
     assert summary["lmc"]["bias"] < summary["cluster"]["bias"]
     for label in summary:
         assert label in said
+    best = max(of["test"] for of in summary.values())
+    assert found["target"] == pytest.approx(best - 0.005)
+    for label, of in summary.items():
+        times = [
+            r.seconds for r in read_lines(root / file_name(label) / "epochs.jsonl") if r.scores["test"] >= best - 0.005
+        ]
+        assert of["seconds_to_target"] == min(times, default=None)
+    first = min((of["seconds_to_target"], label) for label, of in summary.items() if of["seconds_to_target"])[1]
+    assert f"seconds to a test accuracy of {100 * best - 0.5:.2f} %: {first} " in said
 
 
 def test_measuring_does_not_change_the_run(invoke: Invoke, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lmc.methods import METHODS
 from lmc.report import compare_figure, save
 from lmc.report.names import DARK, LIGHT, looks_of
 from lmc.report.names import METHODS as NAMES
-from lmc.results import EpochRecord, RunRecord
+from lmc.results import EpochRecord, RunRecord, target_score
 
 
 def record(rate: float, epochs: int = 10, scored: bool = True) -> RunRecord:
@@ -40,6 +40,27 @@ def test_five_panels_with_a_curve_for_every_run(tmp_path: Path) -> None:
     for name in ("f.png", "f.svg"):
         save(figure, tmp_path / "new" / name)
         assert (tmp_path / "new" / name).stat().st_size > 10_000
+
+
+def test_the_first_run_to_reach_the_target_has_a_star() -> None:
+    runs = {"gas": record(0.45), "imc": record(0.5), "lmc": record(0.05)}
+    figure = compare_figure({"full": RunRecord({}, ()), **runs}, {}, "t")
+    marked = {axes: [line for line in axes.lines if line.get_marker() in ("*", "o")] for axes in figure.axes}
+    (axes,) = (axes for axes, lines in marked.items() if lines)
+    assert "over time" in axes.get_title(loc="left")
+    target = target_score(runs.values())
+    assert target is not None
+    points = {line.get_marker(): tuple(float(value) for (value,) in line.get_data()) for line in marked[axes]}
+    score = pytest.approx(100 * target)
+    assert points == {"o": (5.0, score), "*": (4.5, score)}, "gas after 10 epochs of 0.5 s, imc after 9, lmc never"
+    assert f"first at {100 * target:.1f} % (dashed line): IMC, 4.5 s (star)" in axes.get_xlabel()
+
+
+@pytest.mark.parametrize("runs", [{"gas": record(0.4)}, {"gas": record(0.4, scored=False), "lmc": RunRecord({}, ())}])
+def test_without_two_runs_with_scores_no_target_is_drawn(runs: dict[str, RunRecord]) -> None:
+    axes = compare_figure(runs, {}, "t").axes
+    assert not any(line.get_marker() == "*" for each in axes for line in each.lines)
+    assert not any("first at" in each.get_xlabel() for each in axes)
 
 
 def texts_of(axes: Axes) -> list[Text]:
@@ -117,7 +138,7 @@ def test_a_method_keeps_its_colour_and_variants_differ() -> None:
     assert len({look.colour for look in together.values()}) == 4
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "micro-F1"])
-def test_the_metric_is_named(metric: str) -> None:
+@pytest.mark.parametrize(("metric", "shown"), [("top-k-micro-f1", "top-k-micro-f1 in %"), ("r2", "r2 (thin")])
+def test_the_metric_is_named(metric: str, shown: str) -> None:
     figure = compare_figure({"gas": record(0.2)}, {}, "t", metric)
-    assert any(metric in axes.get_title(loc="left") for axes in figure.axes)
+    assert any(shown in axes.get_title(loc="left") for axes in figure.axes)

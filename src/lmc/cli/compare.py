@@ -25,14 +25,13 @@ from lmc.grammar import split_spec
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save
-from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run
+from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run, target_score
 from lmc.train import Settings, stop_on_interrupt
 from lmc.train.metrics import default_metric
 from lmc.train.progress import progress_bar, score_text
 from lmc.train.run_folder import holds_run
 from lmc.train.runs import clear_folder
 
-_TITLES = {"classes": "accuracy", "labels": "micro-F1", "regression": "R2"}
 MEASUREMENTS = 6
 """How often the gradient error is measured by default."""
 
@@ -74,14 +73,18 @@ def compare_command(options: Compare) -> None:
         runs = {c.label: read_run(c.folder) for c in compared}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in compared}
         out.print(_table(compared, runs, errors, settings.epochs))
+        if len(runs) > 1:
+            out.print(first_text(runs), soft_wrap=True)
         by_layer = {label: mean_errors(records) for label, records in errors.items()}
         depth = initial.num_layers
         layers = "" if initial.recurrent else f" with {depth} layer{'s' * (depth > 1)}"
         title = f"{graph.name} ({graph.num_nodes:,} nodes), {type(initial).__name__}{layers}"
-        figure = compare_figure(runs, by_layer, title, _TITLES[graph.task])
+        figure = compare_figure(runs, by_layer, title, default_metric(graph))
         with writable(root):
-            methods = {label: _summary(run, errors[label]) for label, run in runs.items()}
-            summary = json.dumps({"graph": graph.name, "model": name, "methods": methods}, indent=1)
+            target = target_score(runs.values())
+            methods = {label: _summary(run, errors[label], target) for label, run in runs.items()}
+            found = {"graph": graph.name, "model": name, "target": target, "methods": methods}
+            summary = json.dumps(found, indent=1)
             replace(root / "summary.json", summary.encode())
             for kind in ("png", "svg"):
                 save(figure, root / f"compare.{kind}")
@@ -176,8 +179,23 @@ def _bias(measured: Sequence[ErrorRecord]) -> float | None:
     return measured[-1].bias if measured else None
 
 
-def _summary(run: RunRecord, errors: Sequence[ErrorRecord]) -> dict[str, object]:
+def first_text(runs: Mapping[str, RunRecord]) -> str:
+    """The seconds in which every method reaches a score a little below the best one, the fastest method first."""
+    target = target_score(runs.values())
+    if target is None:
+        return "no test score to compare seconds with"
+    metric = next(iter(runs.values())).metric
+    found = {label: run.reached(target) for label, run in runs.items()}
+    arrived = sorted((epoch.seconds, label) for label, epoch in found.items() if epoch is not None)
+    missed = [label for label, epoch in found.items() if epoch is None]
+    text = f"seconds to a test {metric} of {score_text(target, metric)}: "
+    text += ", ".join(f"{label} {seconds(spent)}" for spent, label in arrived)
+    return text + (f"; not reached by {', '.join(missed)}" if missed else "")
+
+
+def _summary(run: RunRecord, errors: Sequence[ErrorRecord], target: float | None) -> dict[str, object]:
     """What summary.json says of one method."""
+    reached = None if target is None else run.reached(target)
     return {
         "epochs": run.epochs[-1].epoch if run.epochs else 0,
         "loss": run.loss,
@@ -185,6 +203,7 @@ def _summary(run: RunRecord, errors: Sequence[ErrorRecord]) -> dict[str, object]
         "val": run.best_val,
         "test": run.test,
         "seconds": run.seconds,
+        "seconds_to_target": reached and reached.seconds,
         "gradient_error": mean_errors(errors),
         "bias": _bias(errors),
         "folder": Path(run.run_dir or "").name,

@@ -21,7 +21,7 @@ from lmc.report.looks import (
     plain_decimals,
 )  # fmt: skip
 from lmc.report.names import Look, looks_of
-from lmc.results import RunRecord
+from lmc.results import SHARES, RunRecord, target_score
 
 Looks = Mapping[str, Look]
 Ends = dict[str, tuple[float, float]]
@@ -34,17 +34,20 @@ def compare_figure(
 ) -> Figure:
     """Loss and score over epochs and over seconds, and the gradient error of every layer.
 
+    Where several runs are compared, the panel of scores over seconds marks when each run first reaches the
+    :func:`lmc.results.target_score`, and names the first one.
+
     Args:
         runs: the record of every method by its spec, e.g. "lmc" or "lmc:alpha=0.8".
         errors: {spec: {layer: relative gradient error}}; a method without errors has no bars, and without any error
             the panel is left out.
-        metric: the name of the scores; accuracy and micro-F1 are drawn as percentages.
+        metric: the name of the scores; those of :data:`lmc.results.SHARES` are drawn as percentages.
     """
     looks, with_errors = looks_of(list(runs)), any(errors.values())
     figure = new_figure(15.0 if with_errors else 10.5, 6.6, title)
     ratios = [1, 1, 0.85] if with_errors else [1, 1]
     grid = figure.add_gridspec(2, len(ratios), width_ratios=ratios)
-    percent = metric.lower() in ("accuracy", "micro-f1")
+    percent = metric.lower() in SHARES
     for column, (x, xlabel) in enumerate((("epoch", "epochs"), ("seconds", "seconds of training steps"))):
         upper, lower = (figure.add_subplot(grid[row, column]) for row in range(2))
         losses = _draw_losses(upper, runs, looks, x)
@@ -54,6 +57,8 @@ def compare_figure(
             _label(axes, f"{name} over {'epochs' if x == 'epoch' else 'time'}", xlabel)
             axes.set_xlim(left=0)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=x == "epoch"))
+            if axes is lower and x == "seconds" and len(runs) > 1:
+                _mark_target(axes, runs, looks, percent)
             if len(looks) <= BESIDE:
                 name_lines(axes, ends, looks)
     if with_errors:
@@ -94,6 +99,26 @@ def _draw_scores(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, x: str
     if scores:
         axes.set_ylim(*_limits(sorted(scores), percent))
     return ends
+
+
+def _mark_target(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, percent: bool) -> None:
+    """A dashed line at a score that all runs may reach, a point where each first reaches it, and a star at the first
+    of them, which is named below the panel."""
+    target, unit = target_score(runs.values()), 100 if percent else 1
+    found = [] if target is None else [(e.seconds, label) for label, run in runs.items() if (e := run.reached(target))]
+    if target is None or not found:
+        return
+    axes.axhline(unit * target, color="#8a8a8a", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
+    first = min(found)
+    for seconds, label in found:
+        marker, size = ("*", 15) if (seconds, label) == first else ("o", 6)
+        axes.plot(
+            [seconds], [unit * target], marker, markersize=size, color=looks[label].colour, markeredgecolor="white",
+            zorder=4,
+        )  # fmt: skip
+    score = f"{unit * target:.1f} %" if percent else f"{target:.4g}"
+    name = f"{looks[first[1]].name}, {first[0]:.3g} s"
+    axes.set_xlabel(f"{axes.get_xlabel()}\nfirst at {score} (dashed line): {name} (star)", fontsize=10)
 
 
 def _scored(run: RunRecord, x: str, split: str) -> list[tuple[float, float]]:

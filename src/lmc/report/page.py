@@ -18,11 +18,21 @@ from typing import Any
 
 from lmc.errors import CheckpointError
 from lmc.report.names import looks_of
-from lmc.results import About, ErrorRecord, RunRecord, finite, mean_errors, read_about, read_errors, read_run
+from lmc.results import (
+    SHARES,
+    About,
+    ErrorRecord,
+    RunRecord,
+    finite,
+    mean_errors,
+    read_about,
+    read_errors,
+    read_run,
+    target_score,
+)
 
 POINTS = 1500
 """The most points of a curve: more than the pixels that show them."""
-PERCENT = ("accuracy", "micro-f1", "top-k-micro-f1")
 HIDDEN = ("format", "data", "setup_seconds", "model.layers")
 """Entries of config.json that are no settings, or that others say in fewer words."""
 _NEEDED = {"graph": str, "epochs": int, "method": dict, "metrics": list}
@@ -99,34 +109,23 @@ def _entry(folder: Path) -> Entry:
 def page_data(name: str, root: About | None, entries: Sequence[Entry]) -> dict[str, Any]:
     """All values of the page, with names only as values, never as keys."""
     first = entries[0].record.config
-    metric = str((first["metrics"] or ["accuracy"])[0])
+    metric = entries[0].record.metric
     model = first.get("model")
     title = f"{first['graph']}, {model.get('name', 'model') if isinstance(model, dict) else 'model'}: {name}"
     shared, differing = _settings([entry.record.config for entry in entries])
     made = root or entries[0].about
-    smaller_is_better = first.get("direction") == "min"
     return {
         "title": title,
         "metric": metric,
-        "percent": metric.lower() in PERCENT,
-        "smaller": smaller_is_better,
-        "target": _target([entry.record.test for entry in entries], metric.lower() in PERCENT, smaller_is_better),
+        "percent": metric.lower() in SHARES,
+        "smaller": entries[0].record.smaller_is_better,
+        "target": target_score([entry.record for entry in entries]),
         "command": made.command if made else None,
         "environment": list(made.environment.items()) if made else [],
         "methods": _methods(entries),
         "shared": shared,
         "differing": differing,
     }
-
-
-def _target(found: Sequence[float | None], percent: bool, smaller_is_better: bool) -> float | None:
-    """A score a little worse than the best one, which a curve can be asked to reach."""
-    scores = [score for score in found if score is not None]
-    if not scores:
-        return None
-    best = min(scores) if smaller_is_better else max(scores)
-    slack = 0.005 if percent else 0.01 * abs(best)
-    return best + slack if smaller_is_better else best - slack
 
 
 def _methods(entries: Sequence[Entry]) -> list[dict[str, Any]]:

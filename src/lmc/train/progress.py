@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from lmc.results import EpochRecord
+from lmc.results import SHARES, EpochRecord
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -57,8 +57,7 @@ def progress_bar(
 
 def score_text(score: float | None, metric: str) -> str:
     """A score in words: those that lie between 0 and 1 as a percentage."""
-    share = metric in ("accuracy", "micro-f1", "top-k-micro-f1", "roc-auc")
-    return "-" if score is None else f"{100 * score:.2f} %" if share else f"{score:.4f}"
+    return "-" if score is None else f"{100 * score:.2f} %" if metric in SHARES else f"{score:.4f}"
 
 
 @contextmanager
