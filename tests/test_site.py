@@ -58,3 +58,15 @@ def test_a_docstring_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     wanted = "Load `lmc.Graph`.\n\n- `x`: one\n        line.\n- `y, z`: two.\n\nThe end."
     assert reference.as_markdown(docstring) == wanted
+
+
+def test_the_reference_describes_a_class_and_what_it_inherits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS / "_extensions"))
+    reference = importlib.import_module("reference")
+    shown = reference.described("lmc.methods.LMC4Conv", "method = lmc.methods.LMC4Conv()")
+    assert "- `alpha`: in [0, 1]" in shown
+    assert "(self" not in shown
+    assert "-> None" not in shown
+    assert "Inherited arguments:\n\n- `num_parts`: b; by default" in shown
+    assert "{py:method} tables(problem: ProblemView) -> Widths" in shown  # it has a docstring of its own
+    assert "{py:method} layout" not in shown  # it has none

@@ -20,6 +20,8 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
+from lmc.grammar import help_of
+
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
 ARGUMENT = re.compile(r"^    (\w[^:\n]*): ", flags=re.MULTILINE)
 
@@ -42,12 +44,25 @@ def as_markdown(docstring: str) -> str:
 
 
 def signature(thing: Callable[..., object]) -> str:
-    """The arguments of ``thing`` with their annotations and defaults, or nothing where Python does not know them."""
+    """The arguments of ``thing`` with their annotations and defaults, or nothing where Python does not know them.
+
+    A method has no ``self``, and a class returns nothing."""
     try:
-        text = str(inspect.signature(thing))
+        known = inspect.signature(thing)
     except (TypeError, ValueError):
         return ""
-    return re.sub(r" at 0x\w+", "", re.sub(r"(: |-> )'([^']*)'", r"\1\2", text))
+    given = [argument for name, argument in known.parameters.items() if name not in ("self", "cls")]
+    returned = inspect.Signature.empty if inspect.isclass(thing) else known.return_annotation
+    text = str(known.replace(parameters=given, return_annotation=returned))
+    return re.sub(r" at 0x\w+", "", re.sub(r"""(: |-> )(['"])(.*?)\2""", r"\1\3", text))
+
+
+def inherited(cls: type) -> str:
+    """A list of the arguments of ``cls`` that the docstrings of its base classes describe, and its own does not."""
+    own, others = help_of([cls]), help_of(cls.__mro__[1:])
+    names = [name for name in inspect.signature(cls).parameters if name in others and name not in own]
+    listed = "\n".join(f"- `{name}`: {others[name]}" for name in names)
+    return f"\n\nInherited arguments:\n\n{listed}\n" if listed else ""
 
 
 def fence(kind: str, title: str, body: str, example: str = "", depth: int = 3) -> str:
@@ -56,10 +71,10 @@ def fence(kind: str, title: str, body: str, example: str = "", depth: int = 3) -
 
 
 def members(cls: type) -> Iterator[str]:
-    """The public methods and properties that a class itself defines, where they have a docstring."""
+    """The public methods and properties that a class itself defines, where they have a docstring of their own."""
     for name, member in vars(cls).items():
         function = getattr(member, "__func__", member)
-        if name.startswith("_") or not inspect.getdoc(function) or isinstance(function, type):
+        if name.startswith("_") or not getattr(function, "__doc__", None) or isinstance(function, type):
             continue
         if isinstance(member, property):
             yield fence("property", name, as_markdown(member.__doc__ or ""), depth=1)
@@ -74,7 +89,7 @@ def described(name: str, example: str) -> str:
     if inspect.isclass(thing):
         kind = "exception" if issubclass(thing, BaseException) else "class"
         arguments = "" if kind == "exception" else signature(thing)
-        body = as_markdown(thing.__dict__.get("__doc__") or "")
+        body = as_markdown(thing.__dict__.get("__doc__") or "") + (inherited(thing) if arguments else "")
         return fence(kind, name + arguments, body, shown + "\n" + "\n".join(members(thing)))
     if callable(thing):
         return fence("function", name + signature(thing), as_markdown(inspect.getdoc(thing) or ""), shown)
