@@ -69,7 +69,7 @@ def list_models(name: str | None) -> None:
 def _show(cls: type, options: Sequence[Option], usage: str) -> None:
     out = console()
     out.print(f"[bold]{_title(cls)}[/bold]\n")
-    out.print(summary_of(cls), markup=False)
+    out.print(summary_of(cls).removeprefix(_title(cls)).strip(), markup=False)
     option_column = Column("option", no_wrap=True)
     table = Table(option_column, "value", "default", "help", show_lines=True, width=min(out.width, 120))
     for option in options:
@@ -79,7 +79,10 @@ def _show(cls: type, options: Sequence[Option], usage: str) -> None:
 
 
 def _title(cls: type) -> str:
-    """The name of a method or a model and its paper: the first line of its module."""
+    """The name of a method or a model and its paper: the first line of its docstring, or else of its module."""
+    own = summary_of(cls).partition("\n")[0]
+    if own.startswith(f"{cls.__name__}: "):
+        return own
     return (sys.modules[cls.__module__].__doc__ or cls.__name__).splitlines()[0]
 
 

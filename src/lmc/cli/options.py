@@ -91,7 +91,8 @@ class Training(Source):
         str | None,
         _method(
             "Partitioner: metis, metis-work (equal work), kaminpar or kaminpar-fast (need that package), "
-            "label-propagation, stream, random, or auto: metis, and kaminpar-fast from 15 million edges on.",
+            "label-propagation, stream, random, or auto: metis, and from 15 million edges on kaminpar-fast where that "
+            "package is installed.",
             show_default="auto",
         ),
     ] = None

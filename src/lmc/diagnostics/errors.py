@@ -295,7 +295,7 @@ class Messages:
 
 
 def messages_kept(run: Run) -> Messages:
-    """sum over the batches of ||A_batch||_0 / ||A||_0, for the forward and for the backward pass."""
+    """The share of messages that an epoch keeps in each pass: the sum over batches of ||A_batch||_0 / ||A||_0."""
     nnz, forward, backward = run.problem.P.nnz, 0, 0
     for batch in source_on(run, run.epoch).epoch(run.epoch, 0):
         operator = batch.operators[-1]

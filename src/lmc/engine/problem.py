@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """min over the model's parameters of L = sum over labelled i of w_i loss_i / sum over labelled i of w_i.
+    """The graph, the model and the loss L = sum over labelled i of w_i loss_i / sum over labelled i of w_i.
 
     Without node weights w_i this is the mean over the |V_L| labelled nodes.
 

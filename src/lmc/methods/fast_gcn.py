@@ -14,7 +14,7 @@ from lmc.sampling import ColumnNorms
 
 @dataclass(frozen=True)
 class FastGCN(LayerWise):
-    """Every layer samples from ALL nodes, with q_u in proportion to |P[:, u]|^2, whatever the layer above."""
+    """Every layer reads one sample of all nodes, drawn with probabilities q_u proportional to |P[:, u]|^2."""
 
     traits: ClassVar[Traits] = LayerWiseTraits(
         "fastgcn", "FastGCN", outside="from one importance sample of all nodes per layer",

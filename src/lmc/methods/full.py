@@ -13,7 +13,7 @@ from lmc.methods.protocol import EXACT, UNBIASED, Layout, Method, ProblemView, T
 
 @dataclass(frozen=True)
 class FullBatch(Method):
-    """dL/dp by (4) and (7) on the whole graph; an epoch is one step."""
+    """The exact gradient of the whole graph, by (4) and (7); an epoch is one step."""
 
     traits: ClassVar[Traits] = Traits(
         "full", "Full batch (GD)", outside="nothing is outside", step_rows="all nodes", facts=EXACT | {UNBIASED},

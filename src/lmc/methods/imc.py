@@ -177,16 +177,16 @@ class IMC(HistoryMethod):
     Args:
         sweep_every: epochs between two sweeps, steps between them as in "50steps", "auto", or 0 for no sweep after the
             first. "auto" sweeps before an epoch when the share of the rows that the last sweep does not explain has
-            grown (:data:`GROWTH`).
-        ridge: lambda over the mean of the Gram matrix' diagonal, for batches with enough rows
-            (:data:`lmc.methods.maps.ROWS_PER_COLUMN`).
+            grown.
+        ridge: lambda over the mean of the Gram matrix' diagonal, for batches with at least 20 rows for each column of
+            Q.
         halo: halo rows that a step computes beside the core rows, at most this many for each core row, and at most so
-            many that an average batch has 20 rows for each column of Q (``ROWS_PER_COLUMN``). They are drawn once for a
-            graph, with probabilities proportional to the sum of their entries in P. "auto" is 1 for fixed batches with
-            fewer than 16 core rows for each column (:data:`FEW_ROWS_PER_COLUMN`), else 0.
+            many that an average batch has 20 rows for each column of Q. They are drawn once for a graph, with
+            probabilities proportional to the sum of their entries in P. "auto" is 1 for fixed batches with fewer than
+            16 core rows for each column, else 0.
         basis: the columns of Q: "T", the rows that the layer aggregates; "T+X1", with the first aggregation P X beside
-            them, projected to at most as many columns; "auto", the latter up to :data:`FEW_COLUMNS` columns; or
-            "random", the rows of a model with random parameters.
+            them, projected to at most as many columns; "auto", the latter up to 128 columns in all; or "random", the
+            rows of a model with random parameters.
     """
 
     sweep_every: int | str = "auto"
@@ -405,7 +405,11 @@ class IMC(HistoryMethod):
 
 @dataclass(frozen=True)
 class TOP(IMC):
-    """TOP: IMC with a basis that is computed once, from random parameters, and a small ridge for the pseudo-inverse."""
+    """TOP: "Accurate and Scalable Graph Neural Networks via Message Invariance".
+
+    It is IMC with a basis that is computed once, from random parameters, and a small ridge in place of the
+    pseudo-inverse.
+    """
 
     sweep_every: int | str = 0
     ridge: float = 1e-6

@@ -16,7 +16,7 @@ from lmc.methods.protocol import BatchSource, ProblemView, Traits
 
 @dataclass(frozen=True)
 class LADIES(LayerWise):
-    """Every layer samples from the neighbours of the layer above, with q_u in proportion to |P[rows, u]|^2.
+    """Every layer reads one sample of the neighbours of its rows, drawn with q_u proportional to |P[rows, u]|^2.
 
     Args:
         normalise: scale every sampled row to the sum that the row of P has, the paper's normalisation: it has much less

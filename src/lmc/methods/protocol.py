@@ -487,7 +487,8 @@ class ClusterMethod(Method):
         clusters_per_batch: c, drawn without replacement; by default an eighth of the parts, at least 2.
         redraw: draw new batches every epoch instead of fixing the subgraphs once.
         partition: "metis", "metis-work", "kaminpar" or "kaminpar-fast" (need the package kaminpar),
-            "label-propagation", "stream", "random", or "auto": "metis", and "kaminpar-fast" for large graphs.
+            "label-propagation", "stream", "random", or "auto": "metis", and from 15 million edges on "kaminpar-fast"
+            where that package is installed.
     """
 
     num_parts: int | None = None

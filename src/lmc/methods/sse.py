@@ -17,14 +17,14 @@ from lmc.models import Pass, recurrent_model
 
 @dataclass(frozen=True)
 class SSE(HistoryMethod, RecurrentRules):
-    """No fixed point is solved: the histories approach it by one averaged step on the core at a time.
+    """Stochastic steady-state embedding: each step moves the histories of the core toward the fixed point once.
 
         Z[core] <- (1 - momentum) Z[core] + momentum (P H[ext] W^T + b(X))       stochastic fixed-point iteration
         H = relu(P H[ext] W^T + b(X))                                             the operator once more, with gradient
         V = 1[Z > 0] * (P_in^T (1[Z > 0] * dL/dH) W + dL/dH)                      ONE message-passing step in backward
 
-    The adjoint is the first-order approximation I + J of (I - J)^-1 within the core. So the method is not even exact on
-    one part, and it claims no fact.
+    The adjoint is the first-order approximation I + J of (I - J)^-1 within the core. No fixed point is solved, so the
+    method is not exact on one part either, and it declares no fact.
 
     Departure: the operator is RecGCN's. Each step makes one update of its own core rows instead of several updates of
     other samples, so that methods differ in the estimate alone.

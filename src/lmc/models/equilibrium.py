@@ -283,6 +283,7 @@ class Recurrent(Model):
 
 
 def recurrent_model(model: Model) -> Recurrent:
+    """``model`` itself, typed as a recurrent model; another one is refused."""
     if not isinstance(model, Recurrent):
         raise ConfigError(
             f"expected a recurrent model (got {type(model).__name__}): use lmc.models.RecGCN, or derive yours from "

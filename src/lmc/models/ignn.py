@@ -16,7 +16,7 @@ from lmc.solvers import Solver
 
 
 class IGNN(RecGCN):
-    """Z = P H W^T + b(X), H = relu(Z), with the input map b(X) = P X Omega^T; logits = H C^T.
+    """RecGCN with the input map b(X) = P X Omega^T and without biases: Z = P H W^T + b(X), logits = relu(Z) C^T.
 
     In the paper's letters, X = phi(W X A + b_Omega(U)) with b_Omega(U) = Omega U A, and a linear output map. It differs
     from :class:`RecGCN` in that the features are aggregated once and that neither map has a bias. After every optimiser

@@ -42,7 +42,7 @@ class RecLayer(Layer):
 
 
 class RecGCN(Recurrent):
-    """Z = P H W^T + b(X), H = relu(Z), b(X) = X B^T + c; logits = H C^T + e.
+    """A recurrent GCN: Z = P H W^T + b(X), H = relu(Z), b(X) = X B^T + c; logits = H C^T + e.
 
     The layer is iterated to its fixed point, so a node receives messages from every node it is connected with. The
     fixed point is well-posed where lambda_pf(P) |W|_p < 1. :meth:`project` projects W onto that set and has to be

@@ -31,7 +31,7 @@ class Hop(Layer):
 
 
 class SIGN(Model):
-    """logits = MLP(act(X Theta_0 | P X Theta_1 | ... | P^k X Theta_k)).
+    """An MLP on aggregated features: logits = MLP(act(X Theta_0 | P X Theta_1 | ... | P^k X Theta_k)).
 
     P^r (X Theta_r) = (P^r X) Theta_r, so for most methods this is a model of k parameter-free layers between a Linear
     and an MLP. The method :class:`lmc.methods.SIGN` computes P^r X once and trains on rows alone (:meth:`of_hops`).
