@@ -79,7 +79,7 @@ ROWS = (
     Row("cmc", ("fresh", "mixed", "fresh", "fresh", "stale"), ("fresh", "mixed", "fresh", "fresh", "gone"),
         "halo states get complete sums: new in the batch, stored outside"),
     Row("imc", ("fresh", "mixed", None, None, None), ("fresh", "mixed", None, None, None),
-        "a linear map of core rows replaces the outside; no halo is computed"),
+        "a linear map of core rows replaces the outside; few halo rows or none"),
 )  # fmt: skip
 
 
