@@ -461,7 +461,7 @@ class Method:
             device: a shorthand for ``placement=Placement(device=device)``.
             loss: a function (outputs, targets) -> losses [rows], such as those of :mod:`lmc.losses`; by default cross
                 entropy of classes, binary cross entropy of labels, or the squared error of a regression.
-            seed: of batches and dropout masks.
+            seed: of the partition, batches and dropout masks.
             inductive: whether training sees the training nodes and the edges between them alone; by default as the
                 graph says (``graph.inductive``).
             distributed: train together with the other processes that torchrun started; :class:`lmc.Distributed` says

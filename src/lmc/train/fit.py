@@ -57,7 +57,7 @@ def fit(
         callbacks: objects of :class:`lmc.train.Callback`, or functions that get the :class:`lmc.train.Training` at the
             end of every epoch.
         parts: [num_nodes], the part of every node, instead of the method's own partition.
-        seed: of batches and dropout; the initial parameters are those of ``model``.
+        seed: of the partition, batches and dropout; the initial parameters are those of ``model``.
         run_dir: where to write config.json, epochs.jsonl, checkpoint.safetensors and best.safetensors (the parameters
             of the best epoch).
         resume: continue the run in ``run_dir``; on a CPU it ends bit-identical to one that never stopped.
