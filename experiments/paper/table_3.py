@@ -53,7 +53,7 @@ class Table3(Item):
     name, label = "table-3", "tab:memory_consumption"
     title = "GPU memory and the proportion of reserved messages in forward and backward passes"
     remark = (
-        "Ours is the peak of a step on the largest batch beyond what lives between steps; the paper counts all "
+        "Ours is the peak of a step on the largest batch beyond what remains between steps; the paper counts all "
         "memory of the GPU, with histories on the host."
     )
 
