@@ -53,9 +53,8 @@ def test_a_tutorial_shows_what_its_code_printed(monkeypatch: pytest.MonkeyPatch)
 def test_a_docstring_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS / "_extensions"))
     reference = importlib.import_module("reference")
-    docstring = (
-        "Load :class:`lmc.Graph`.\n\n    Args:\n        x: one\n            line.\n        y, z: two.\n\n    The end."
-    )
+    arguments = "    Args:\n        x: one\n            line.\n        y,\n            z: two."
+    docstring = f"Load :class:`lmc.Graph`.\n\n{arguments}\n\n    The end."
     wanted = "Load `lmc.Graph`.\n\n- `x`: one\n        line.\n- `y, z`: two.\n\nThe end."
     assert reference.as_markdown(docstring) == wanted
 

@@ -23,7 +23,8 @@ from sphinx.util.docutils import SphinxDirective
 from lmc.grammar import help_of
 
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data):`~?([^`]+)`")
-ARGUMENT = re.compile(r"^    (\w[^:\n]*): ", flags=re.MULTILINE)
+ARGUMENT = re.compile(r"^    (\w[^:\n]*(?:,\n {8}[^:\n]*)?): ", flags=re.MULTILINE)
+"""The names of an argument, or of several, which may go on in the next line."""
 
 
 def find(name: str) -> tuple[ModuleType, object]:
@@ -40,7 +41,11 @@ def as_markdown(docstring: str) -> str:
     if not arguments:
         return text
     listed, _, rest = re.sub(r"\n\n(?=\S)", "\0", arguments, count=1).partition("\0")
-    return f"{head}\n{ARGUMENT.sub(lambda found: f'- `{found[1]}`: ', listed)}\n\n{rest}"
+    return f"{head}\n{ARGUMENT.sub(_listed, listed)}\n\n{rest}"
+
+
+def _listed(found: re.Match[str]) -> str:
+    return f"- `{' '.join(found[1].split())}`: "
 
 
 def signature(thing: Callable[..., object]) -> str:
