@@ -85,7 +85,7 @@ def graph_of(
 
 @typed
 def write(graph: Graph, path: str | Path) -> Path:
-    """Write ``graph`` to ``path``, completely or not at all; :func:`read` returns the same arrays."""
+    """Write ``graph`` to ``path``, completely or not at all; :func:`lmc.load` returns the same arrays."""
     path = Path(path).expanduser()
     if path.suffix != ".npz":
         raise DataError(f"expected a path ending in .npz (got {str(path)!r}): rename it")

@@ -47,23 +47,23 @@ class Normalised:
 
 @dataclass(frozen=True)
 class GraphSAINT(SamplingMethod):
-    """The model runs on a sampled subgraph; messages from outside are dropped, and those inside and the losses are
-    divided by the chance they had to be there:
+    """The model runs on a sampled subgraph. Messages from outside are dropped; messages inside, and the losses, are
+    divided by the probability of being sampled:
 
         m_v = sum over u in the subgraph of (P_vu / alpha_uv) t_u,   alpha_uv = C_uv / C_v
         L   = sum over v in the subgraph of loss_v / (|V_L| lambda_v),   lambda_v = C_v / N
 
-    with C_v, C_uv the times that node v and edge (u, v) were met in N subgraphs drawn in advance.
+    C_v and C_uv count how often node v and edge (u, v) occur in N subgraphs that are drawn before training.
 
-    Departure: one over a chance is estimated by (trials + 1) / (times + 1), not by trials / times, whose mean is too
-    large: by 3 to 9 % at the default coverage (:func:`one_over_chance`).
+    Departure: 1 / alpha_uv and 1 / lambda_v are estimated by (C_v + 1) / (C_uv + 1) and (N + 1) / (C_v + 1). The means
+    of C_v / C_uv and N / C_v are too large, for messages by 3 to 9 % at the default coverage.
 
-    Departure: on a recurrent model a subgraph's matrix is scaled down where a fixed point on it need not exist
-    (:meth:`lmc.models.Model.well_posed`): divided by small chances, its eigenvalues may exceed those of P.
+    Departure: on a recurrent model the matrix of a subgraph is scaled down where a fixed point may not exist
+    (:meth:`lmc.models.Model.well_posed`): divided by small probabilities, its eigenvalues may exceed those of P.
 
     Args:
         sampler: "walk" (random walks from uniform roots), "edge" (by 1 / deg(u) + 1 / deg(v)), "node" (by |P[:, v]|^2).
-        size: roots, edges or nodes drawn for a subgraph; by default so many that a quarter of the nodes is aimed at.
+        size: roots, edges or nodes drawn for a subgraph; by default as many as give about a quarter of the nodes.
         walk_length: steps of a walk.
         coverage: subgraphs are drawn in advance until a node has occurred this many times on average.
     """

@@ -365,7 +365,7 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """An estimator of the gradient; see the docstring of the module."""
+    """An estimator of the gradient: a frozen record of settings that answers the questions below."""
 
     traits: ClassVar[Traits]
 

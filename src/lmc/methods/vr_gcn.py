@@ -60,7 +60,7 @@ class ControlVariate(Around):
 
 @dataclass(frozen=True)
 class VRGCN(NodeWise):
-    """Sampled neighbours carry only what has changed since their history T was written:
+    """Sampled neighbours contribute only their change since their history T was written:
 
         m = P_hat (t - T) + P T
 
