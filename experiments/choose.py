@@ -280,7 +280,7 @@ def decision_figure() -> Figure:
         ("Does the model aggregate before training?", "sign"),
         ("Is the model recurrent?", "lmc4rec"),
         ("Does the full batch fit, and is it expected\nto be faster than steps on parts?", "full"),
-        ("Is the aggregation not linear (attention)?", "gas"),
+        ("Is the aggregation not linear (attention, maxima)?", "gas"),
         ("On a CPU, without batch norm, with large batches:\nis the halo smaller than the core?", "gas"),
         (
             f"Do batches have {ROWS_PER_COLUMN} core rows or more for each hidden column?\n"
