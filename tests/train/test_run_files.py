@@ -111,13 +111,17 @@ def test_a_signal_finishes_the_step_and_saves(signum: int, tmp_path: Path, undis
 
 
 def test_only_a_second_ctrl_c_interrupts_at_once() -> None:
-    with stop_on_interrupt() as stop:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop()
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for jobs in the background
+    try:
+        with stop_on_interrupt() as stop:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
+            assert stop()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_signals_that_are_ignored_or_handled_by_the_program_stay() -> None:
