@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.nn import ChebConv
 
 import lmc
 from helpers import (
@@ -274,6 +275,29 @@ def test_ladies_scales_sampled_rows_to_the_sums_of_the_rows_of_P() -> None:
             torch.testing.assert_close(sums[some], want[some], rtol=1e-12, atol=0)
             scaled += int(some.sum())
     assert scaled > 50
+
+
+def test_ladies_scales_rows_of_negative_entries() -> None:
+    """The matrix of a ChebConv is -D^-1/2 A D^-1/2."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = ChebConv(6, 7, K=2), ChebConv(7, 4, K=2)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.second(self.first(x, edge_index).relu(), edge_index)
+
+    g = random_graph()
+    run = LADIES(batch_size=5, layer_size=4).bind(g, lmc.wrap(Network().double()), seed=3)
+    whole, scaled = run.problem.P.to_dense(), 0
+    for batch in run.batches():
+        P = batch.operators[-1]
+        got, want = P.forward.to_dense().sum(1), whole.sum(1)[batch.core]
+        torch.testing.assert_close(got[got != 0], want[got != 0], rtol=1e-6, atol=0)
+        scaled += int((got != 0).sum())
+    assert scaled > 10
+    assert float(whole.max()) <= 0
 
 
 @pytest.mark.parametrize("normalise", ["subgraph", "graph"])

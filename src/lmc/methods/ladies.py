@@ -30,10 +30,12 @@ class LADIES(LayerWise):
     )  # fmt: skip
 
     def prepare(self, problem: ProblemView, seed: int) -> Any:
-        if self.normalise and problem.graph.edge_weight is not None and bool((problem.P.data < 0).any()):
+        P = problem.P
+        others = P.data.where(P.row_index() != P.indices, 0)
+        if self.normalise and bool((others < 0).any()) and bool((others > 0).any()):
             raise ConfigError(
-                "expected edge weights of at least 0 for LADIES (got negative ones): a row is scaled to its sum; use "
-                "normalise=False"
+                "expected weights of edges that are all of at least 0 for LADIES, or all of at most 0 (got both): a "
+                "row is scaled to its sum; use normalise=False"
             )
         return super().prepare(problem, seed)
 
@@ -47,6 +49,6 @@ class LADIES(LayerWise):
         row = matrix.row_index()
         others = matrix.indices != row
         sampled = matrix.data.new_zeros(rows.numel()).index_add_(0, row, matrix.data.where(others, 0))
-        scale = torch.where(sampled > 0, source.prepared.sums[rows] / sampled, 1.0)
+        scale = torch.where(sampled != 0, source.prepared.sums[rows] / sampled, 1.0)
         values = matrix.data * scale[row].where(others, 1)
         return CSR(matrix.indptr, matrix.indices, values, matrix.num_cols)
