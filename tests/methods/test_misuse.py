@@ -17,7 +17,7 @@ from lmc.diagnostics import messages_kept
 from lmc.errors import ConfigError, GraphError
 from lmc.graph import Graph
 from lmc.methods import GAS, IMC, DropEdge, FullBatch, GraphSAINT
-from lmc.models import GCN
+from lmc.models import GCN, SAGE
 
 
 def without_edges() -> Graph:
@@ -32,6 +32,18 @@ def test_graph_saint_trains_on_a_graph_without_edges(sampler: Any) -> None:
     g = without_edges()
     record = lmc.fit(g, GCN(6, 5, 4), GraphSAINT(sampler=sampler, size=8), epochs=1, device="cpu")
     assert np.isfinite(record.epochs[0].loss)
+
+
+@pytest.mark.parametrize("sampler", ["walk", "node"])
+@pytest.mark.parametrize("edges", [False, True])
+def test_graph_saint_draws_every_node_of_a_matrix_without_diagonal(edges: bool, sampler: Any) -> None:
+    """No row of P reads some nodes, whose losses count all the same."""
+    path = torch.stack([torch.arange(9), torch.arange(1, 10)])  # no row reads the last node
+    g = Graph.from_edges(path, torch.rand(10, 6), torch.arange(10) % 4, train=torch.arange(10), directed=True)
+    g = g if edges else without_edges()
+    run = GraphSAINT(sampler=sampler, size=8).bind(g, SAGE(6, 5, 4), device="cpu")
+    drawn = torch.cat([batch.n_id for epoch in range(60) for batch in run.batches(epoch)])
+    assert drawn.unique().numel() == run.graph.num_nodes
 
 
 def test_graph_saint_refuses_to_draw_edges_where_there_are_none() -> None:

@@ -63,6 +63,7 @@ class GraphSAINT(SamplingMethod):
 
     Args:
         sampler: "walk" (random walks from uniform roots), "edge" (by 1 / deg(u) + 1 / deg(v)), "node" (by |P[:, v]|^2).
+            Edges never draw a node without edges, whose loss is then left out.
         size: roots, edges or nodes drawn for a subgraph; by default as many as give about a quarter of the nodes.
         walk_length: steps of a walk.
         coverage: subgraphs are drawn in advance until a node has occurred this many times on average.

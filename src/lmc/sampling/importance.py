@@ -59,11 +59,16 @@ class ColumnNorms:
 
 
 class Nodes:
-    """``size`` nodes in proportion to |P[:, v]|^2."""
+    """``size`` nodes in proportion to |P[:, v]|^2; where that is 0, to the mean over the other nodes.
+
+    The loss of a node counts also where no row of P reads the node, as in SAGE, whose P has a diagonal of zeros.
+    """
 
     def __init__(self, P: CSR, size: int) -> None:
         norms = torch.zeros(P.num_cols, dtype=torch.float64, device=P.device)
-        self._total = norms.index_add_(0, P.indices, P.data.double().square()).cumsum(0)
+        norms.index_add_(0, P.indices, P.data.double().square())
+        mean = norms[norms > 0].mean().nan_to_num(1.0)
+        self._total = norms.where(norms > 0, mean).cumsum(0)
         self._size = size
 
     def __call__(self, generator: torch.Generator) -> Tensor:
