@@ -30,13 +30,14 @@ class LADIES(LayerWise):
     )  # fmt: skip
 
     def prepare(self, problem: ProblemView, seed: int) -> Any:
-        P = problem.P
-        others = P.data.where(P.row_index() != P.indices, 0)
-        if self.normalise and bool((others < 0).any()) and bool((others > 0).any()):
-            raise ConfigError(
-                "expected weights of edges that are all of at least 0 for LADIES, or all of at most 0 (got both): a "
-                "row is scaled to its sum; use normalise=False"
-            )
+        if self.normalise:
+            P = problem.P
+            others = P.data.where(P.row_index() != P.indices, 0)
+            if bool((others < 0).any()) and bool((others > 0).any()):
+                raise ConfigError(
+                    "expected entries of P beside the diagonal that are all of at least 0 for LADIES, or all of at "
+                    "most 0 (got both): a row is scaled to its sum; use normalise=False"
+                )
         return super().prepare(problem, seed)
 
     def probabilities(self, source: BatchSource, entries: Tensor) -> Tensor:
