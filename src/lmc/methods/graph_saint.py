@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_at_least
 from lmc.graph import CSR, Aggregation, Batch, Extractor, Graph
 from lmc.graph.csr import row_entries
 from lmc.methods.protocol import (
@@ -22,7 +22,7 @@ from lmc.methods.protocol import (
     check_linear,
     operators,
 )
-from lmc.methods.seeded import UNBIASED_AGGREGATION, SampledTraits, check_whole
+from lmc.methods.seeded import UNBIASED_AGGREGATION, SampledTraits
 from lmc.models import Model
 from lmc.sampling import Edges, Nodes, NodeSampler, Walks, generator
 
@@ -84,7 +84,7 @@ class GraphSAINT(SamplingMethod):
         super().__post_init__()
         if self.sampler not in SAMPLERS:
             raise ConfigError(f"expected sampler in {list(SAMPLERS)} (got {self.sampler!r})")
-        check_whole(size=1 if self.size is None else self.size, walk_length=self.walk_length, coverage=self.coverage)
+        check_at_least(1, size=self.size, walk_length=self.walk_length, coverage=self.coverage)
 
     @property
     def setup(self) -> Setup:

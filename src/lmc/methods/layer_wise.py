@@ -8,16 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmc.errors import check_at_least
 from lmc.graph import CSR, Aggregation
 from lmc.graph.csr import row_entries
 from lmc.methods.protocol import BatchSource, ProblemView, check_linear
-from lmc.methods.seeded import (
-    EXACT_WITH_ALL_NEIGHBOURS,
-    UNBIASED_AGGREGATION,
-    LayeredMethod,
-    SampledTraits,
-    check_whole,
-)
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, UNBIASED_AGGREGATION, LayeredMethod, SampledTraits
 from lmc.models import Model
 from lmc.sampling import ColumnNorms, importance_weights
 
@@ -52,7 +47,7 @@ class LayerWise(LayeredMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(layer_size=self.layer_size)
+        check_at_least(1, layer_size=self.layer_size)
 
     def check(self, model: Model) -> None:
         check_linear(model, self.traits.title, "weighs the terms of a sum", "GraphSAGE")

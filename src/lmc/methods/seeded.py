@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_at_least
 from lmc.graph import Aggregation, Batch, Graph, Precomputed
 from lmc.methods.protocol import BatchSource, Layout, Operators, ProblemView, SamplingMethod, Setup, Traits
 from lmc.models import Model
@@ -49,7 +49,7 @@ class SeedMethod(SamplingMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(batch_size=self.batch_size)
+        check_at_least(1, batch_size=self.batch_size)
 
     def grow(self, source: BatchSource, seeds: Tensor, chance: torch.Generator) -> tuple[Tensor, Operators]:
         """The rows beside the seeds, and the operators of all layers; layer l reads the first rows of both."""
@@ -142,13 +142,7 @@ class NodeWise(LayeredMethod):
 
 
 def checked_fanouts(fanouts: int | Sequence[int]) -> int | tuple[int, ...]:
+    """One fan-out, or those of all hops, as plain numbers of at least 1."""
     for fanout in fanouts if isinstance(fanouts, Sequence) else (fanouts,):
-        check_whole(fanouts=fanout)
+        check_at_least(1, fanouts=fanout)
     return tuple(int(fanout) for fanout in fanouts) if isinstance(fanouts, Sequence) else int(fanouts)
-
-
-def check_whole(**values: int) -> None:
-    """Refuse what is not a whole number of at least 1."""
-    for name, value in values.items():
-        if value != int(value) or value < 1:
-            raise ConfigError(f"expected {name} to be a whole number of at least 1 (got {value})")

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_at_least
 from lmc.graph import Aggregation
 from lmc.methods.protocol import BatchSource, Operators, ProblemView, Setup, Traits
-from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SampledTraits, SeedMethod, check_whole, checked_fanouts
+from lmc.methods.seeded import EXACT_WITH_ALL_NEIGHBOURS, SampledTraits, SeedMethod, checked_fanouts
 from lmc.sampling import Neighbours, egos
 
 
@@ -43,7 +43,7 @@ class ShaDow(SeedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(depth=self.depth)
+        check_at_least(1, depth=self.depth)
         object.__setattr__(self, "fanouts", checked_fanouts(self.fanouts))
         if isinstance(self.fanouts, tuple) and len(self.fanouts) != self.depth:
             raise ConfigError(
