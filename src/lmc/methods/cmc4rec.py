@@ -27,7 +27,7 @@ SUMS_OF = {"H": "M", "V": "U"}
 
 
 @dataclass(frozen=True)
-class CMC4Rec(HistoryMethod, RecurrentRules):
+class CMC4Rec(RecurrentRules, HistoryMethod):
     """LMC4Rec that also solves for the halo, with complete messages.
 
     Args:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from lmc.graph import Aggregation, spmm
 from lmc.methods import weight_drift
-from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits, Widths
+from lmc.methods.protocol import EXACT, ExactPasses, HistoryMethod, Layout, ProblemView, Step, Traits
 from lmc.methods.recurrent import LocalSolution, OuterMessages, RecurrentRules, check_q, encoded, operator_of, outside
 from lmc.models import recurrent_model
 
 
 @dataclass(frozen=True)
-class LMC4Rec(HistoryMethod, RecurrentRules):
+class LMC4Rec(RecurrentRules, HistoryMethod):
     """The fixed points of states and adjoints on the core, with compensation from the halo's histories in both.
 
     Args:
@@ -43,13 +43,6 @@ class LMC4Rec(HistoryMethod, RecurrentRules):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_q(self.q)
-
-    @property
-    def undoes_drift(self) -> bool:
-        return self.undo_drift
-
-    def tables(self, problem: ProblemView) -> Widths:
-        return RecurrentRules.tables(self, problem)
 
     def numbers(self, problem: ProblemView, num_batches: int) -> dict[str, Tensor]:
         return weight_drift.new_ages(problem) if self.undo_drift else {}

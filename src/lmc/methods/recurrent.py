@@ -68,14 +68,11 @@ class RecurrentRules:
 
     ``q``: where the model uses dropout, the share of steps that run without it and update the histories; None: no
     message is read from the histories, and every step uses dropout.
+    ``undo_drift``: whether adjoints from the histories are scaled to today's loss, by what the rows solved for show.
     """
 
     q: float | None
-
-    @property
-    def undoes_drift(self) -> bool:
-        """Whether adjoints from the histories are scaled to today's loss, by what the rows solved for show."""
-        return False
+    undo_drift: bool = False
 
     def tables(self, problem: ProblemView) -> Widths:
         """H[1] and V[1], the states Z and adjoints dL/dZ. Where no halo reads them, the solver starts from them."""
@@ -104,6 +101,8 @@ class RecurrentRules:
 
 @dataclass(frozen=True)
 class DefaultRules(RecurrentRules):
+    """The rules of a method that has none of its own."""
+
     q: float | None
 
 
@@ -123,7 +122,7 @@ def solve_batch(rules: RecurrentRules, step: Step, warm: bool = True) -> LocalSo
         return None if sums is None else sums @ model.W.detach()
 
     others = batch.operators[0] if isinstance(batch.operators[0], OtherRanks) else None
-    solves = Solves(outer_adjoints=outer_adjoints, undo_drift=rules.undoes_drift, others=others)
+    solves = Solves(outer_adjoints=outer_adjoints, undo_drift=rules.undo_drift, others=others)
     if warm:
         solves.z_start, solves.v_start = step.H[1].pull(rows), step.V[1].pull(rows)
     outer = rules.outer_messages(step)

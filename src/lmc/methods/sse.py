@@ -16,7 +16,7 @@ from lmc.models import Pass, recurrent_model
 
 
 @dataclass(frozen=True)
-class SSE(HistoryMethod, RecurrentRules):
+class SSE(RecurrentRules, HistoryMethod):
     """Stochastic steady-state embedding: each step moves the histories of the core toward the fixed point once.
 
         Z[core] <- (1 - momentum) Z[core] + momentum (P H[ext] W^T + b(X))       stochastic fixed-point iteration
