@@ -57,12 +57,8 @@ def sparse_product(A: CSR, B: CSR) -> CSR:
     return CSR(indptr.to(pointer_dtype(c.nnz)), indices.to(torch.int32), values, c.shape[1])
 
 
-def hstack(A: CSR | Tensor, B: CSR | Tensor) -> CSR | Tensor:
-    """[A | B], of two dense or two sparse matrices."""
-    if isinstance(A, Tensor) and isinstance(B, Tensor):
-        return torch.cat([A, B], 1)
-    assert isinstance(A, CSR)
-    assert isinstance(B, CSR)
+def hstack(A: CSR, B: CSR) -> CSR:
+    """[A | B]."""
     rows = torch.cat([A.row_index(), B.row_index()])
     order = rows.sort(stable=True).indices
     cols = torch.cat([A.indices, B.indices + A.num_cols])
