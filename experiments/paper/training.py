@@ -277,7 +277,7 @@ class Contender:
         largest = max(batches, key=lambda b: b.num_core + b.num_halo)
         self.optimizer.zero_grad(set_to_none=True)
         # a fixed batch would be a recorded step on a GPU, whose memory is not the peak of a step
-        step = dataclasses.replace(largest, fixed=False)
+        step = largest.unrecorded()
         run.accumulate(step)  # whatever is made once and kept is made now
         self.optimizer.zero_grad(set_to_none=True)
         found: dict[str, Any] = {"step_bytes": peak_bytes(lambda: run.accumulate(step), run.problem.device)}

@@ -45,7 +45,8 @@ def with_memory(known: About, run: Run, alone: bool = False) -> About:
         return dataclasses.replace(known, memory={**memory, "measured": torch.cuda.max_memory_allocated(device)})
     largest = max(islice(run.batches(), SEEN), key=lambda b: b.num_core + b.num_halo)
     # a fixed batch may be recorded on a GPU, and the memory of a recording is not the peak of a step
-    step = peak_bytes(lambda: run.accumulate(dataclasses.replace(largest, fixed=False)), device)
+    eager = largest.unrecorded()
+    step = peak_bytes(lambda: run.accumulate(eager), device)
     run.problem.model.zero_grad(set_to_none=True)
     moments = 2 * sum(p.nbytes for p in run.problem.model.parameters())  # of Adam, which a plan counts too
     lives = holds(run, adam(run.problem.model, 0.01))[0] + moments
