@@ -15,10 +15,10 @@ import torch
 
 from lmc.bench.memory import SEEN, holds
 from lmc.diagnostics import Plan, peak_bytes, plan
-from lmc.diagnostics.plan import Division
+from lmc.diagnostics.plan import Division, has_plan
 from lmc.engine import Run
 from lmc.files import writable
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch
+from lmc.methods import ClusterMethod
 from lmc.partition import quality
 from lmc.results import ABOUT, About, write_lines
 from lmc.train import adam
@@ -51,7 +51,7 @@ def with_memory(known: About, run: Run, alone: bool = False) -> About:
     moments = 2 * sum(p.nbytes for p in run.problem.model.parameters())  # of Adam, which a plan counts too
     lives = holds(run, adam(run.problem.model, 0.01))[0] + moments
     memory |= {"measured": lives + step, "measured step": step}
-    if isinstance(run.method, FullBatch | ClusterMethod) and not isinstance(run.method, BackwardSGD):
+    if has_plan(run.method):
         division = Division(run.graph, run.clusters.parts, int(run.seed))
         expected = plan(division, run.problem.model, run.method, run.problem.placement)
         memory |= {"planned": expected.device, "planned step": expected.step}

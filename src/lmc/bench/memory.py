@@ -12,9 +12,10 @@ from torch import Tensor
 
 from lmc.bench.epoch import WHOLE, Setup, allocated_bytes, build, free
 from lmc.diagnostics import divide, peak_bytes, plan
+from lmc.diagnostics.plan import has_plan
 from lmc.engine import Run
 from lmc.graph import Graph, live_tensors
-from lmc.methods import BackwardSGD, ClusterMethod, FullBatch, Method
+from lmc.methods import ClusterMethod, FullBatch, Method
 from lmc.stores import Placement
 from lmc.train import adam, train_step
 
@@ -81,7 +82,7 @@ def measure_cell(graph: Graph, cell: MemoryCell, method: Method, setup: Setup, d
 
 def _plan(graph: Graph, method: Method, setup: Setup, placement: Placement) -> dict[str, Any]:
     """The predictions of a record."""
-    if not isinstance(method, FullBatch | ClusterMethod) or isinstance(method, BackwardSGD):
+    if not has_plan(method):
         return {}
     found = plan(divide(graph, method, setup.seed), build("gcn", graph, setup), method, placement)
     here = ("device", "host") if found.on_host else ("device",)

@@ -71,13 +71,19 @@ class Division:
         return method.clusters(self.graph, self.parts, self.seed)
 
 
+def has_plan(method: Method) -> bool:
+    """Whether the memory of a method can be planned: its batches are parts of the graph and their neighbours, or the
+    whole graph. Backward SGD reads all nodes in every step."""
+    return isinstance(method, FullBatch | ClusterMethod) and not isinstance(method, BackwardSGD)
+
+
 def divide(graph: Graph, method: Method, seed: int = 0, parts: Tensor | None = None) -> Division:
     """The graph that training sees, with the parts that ``method`` would train on, or given ``parts`` of it; a full
     batch has one part."""
     graph = graph.training_graph
     if isinstance(method, FullBatch):
         return Division(graph, torch.zeros(graph.num_nodes, dtype=torch.int64), seed)
-    if not isinstance(method, ClusterMethod) or isinstance(method, BackwardSGD):
+    if not isinstance(method, ClusterMethod) or not has_plan(method):
         raise ConfigError(
             f"expected a method whose batches are parts of the graph and their neighbours (got {method.traits.title}): "
             "a plan needs one, e.g. --method cmc"
