@@ -15,7 +15,7 @@ import torch
 
 import lmc
 from helpers import make, random_graph
-from lmc.errors import ConfigError, LmcError, check_fields, check_within, typed
+from lmc.errors import ConfigError, LmcError, check_fields, check_positive, check_within, typed
 
 
 @typed
@@ -142,3 +142,10 @@ def test_values_outside_of_an_interval_are_refused(
     for value in outside:
         with pytest.raises(ConfigError, match=re.escape(f"expected rate in {interval} (got {value}): choose another")):
             check_within(interval, rate=value)
+
+
+def test_a_value_that_has_to_be_positive() -> None:
+    check_positive(lr=0.1, clip=None)
+    for value in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=r"expected clip of more than 0 \(got"):
+            check_positive(lr=0.1, clip=value)

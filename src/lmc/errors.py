@@ -126,6 +126,13 @@ def check_at_least(least: int, **values: float | None) -> None:
             raise ConfigError(f"expected {name} of at least {least} (got {value}): choose another value")
 
 
+def check_positive(**values: float | None) -> None:
+    """Refuse values that are not more than 0, and infinite ones; None is accepted."""
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"expected {name} of more than 0 (got {value}): choose another value")
+
+
 def _check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
     for name, value in values.items():
         kinds = list(_kinds(hints.get(name, Any)))

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, check_within
+from lmc.errors import ConfigError, check_positive, check_within
 from lmc.graph import Graph
 
 __all__ = ["LOSSES", "RowLoss", "binary_cross_entropy", "cross_entropy", "huber", "mse"]
@@ -139,8 +139,7 @@ class huber(RowLoss):  # noqa: N801
     delta: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.delta < math.inf:
-            raise ConfigError(f"expected delta of more than 0 (got {self.delta})")
+        check_positive(delta=self.delta)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.huber_loss(outputs, targets.reshape(outputs.shape), reduction="none", delta=self.delta).mean(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lmc.errors import ConfigError, typed
+from lmc.errors import check_positive, typed
 from lmc.graph import CSR
 from lmc.graph.csr import cached
 from lmc.models.activation import Activation
@@ -101,8 +101,7 @@ class PNA(Model):
         super().__init__()
         width = max(1, hidden // 4) if width is None else width
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, width=width)
-        if not delta > 0:
-            raise ConfigError(f"expected a positive delta (got {delta})")
+        check_positive(delta=delta)
         self.layers = nn.ModuleList()
         for a, b, first, last in layer_shapes(in_width, hidden, out_width, num_layers):
             activation = None if last else Activation(hidden, norm, self.dropout)

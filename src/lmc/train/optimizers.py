@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, check_at_least
 from lmc.grammar import Option, named, options_of, read_options, split_spec
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Optimizer]
@@ -48,10 +48,7 @@ class Curve:
     every: Literal["epoch", "step"] = "epoch"
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not 0 <= value < math.inf:
-                raise ConfigError(f"expected {field.name} of at least 0 (got {value}): choose another one")
+        check_at_least(0, **{name: value for name, value in vars(self).items() if isinstance(value, int | float)})
 
     def factor(self, t: float) -> float:
         """The factor ``t`` epochs after the warm-up."""
@@ -95,8 +92,7 @@ class Step(Curve):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size < 1:
-            raise ConfigError(f"expected size of at least 1 epoch (got {self.size}): choose another one")
+        check_at_least(1, size=self.size)
 
     def factor(self, t: float) -> float:
         return float(self.gamma ** (t // self.size))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 import time
 import warnings
@@ -22,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Run
 from lmc.engine.distributed import begin_folder, begun_folders
-from lmc.errors import CheckpointError, ConfigError, RunWarning, check_at_least, check_fields
+from lmc.errors import CheckpointError, ConfigError, RunWarning, check_at_least, check_fields, check_positive
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
 from lmc.methods import ClusterMethod, Method
@@ -86,20 +85,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.epochs < 1:
-            raise ConfigError(f"expected at least 1 epoch, a whole number (got {self.epochs})")
         if isinstance(self.optimizer, str):
             read_optimizer(self.optimizer)
         if isinstance(self.scheduler, str):
             read_scheduler(self.scheduler)
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"expected a positive lr (got {self.lr})")
+        check_positive(lr=self.lr, clip=self.clip, minutes=self.minutes)
         check_at_least(0, weight_decay=self.weight_decay, eval_every=self.eval_every)
-        check_at_least(1, patience=self.patience, steps=self.steps)
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ConfigError(f"expected positive minutes, or None (got {self.minutes})")
-        if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ConfigError(f"expected a positive clip, or None (got {self.clip})")
+        check_at_least(1, epochs=self.epochs, patience=self.patience, steps=self.steps)
         interval(self.checkpoint_every)
 
     def evaluates(self, epoch: int) -> bool:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lmc.engine.distributed.launch import launched, meeting, rank_here
-from lmc.errors import ConfigError, DistributedError, LmcError, check_fields
+from lmc.errors import ConfigError, DistributedError, LmcError, check_at_least, check_fields
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class Distributed:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.sync_every < 1:
-            raise ConfigError(f"expected sync_every of at least 1 (got {self.sync_every})")
+        check_at_least(1, sync_every=self.sync_every)
         if self.sync == "layer" and self.sync_every > 1:
             raise ConfigError(f'expected sync="step" for sync_every={self.sync_every} (got "layer"): drop one of them')
         if not self.timeout > 0:
