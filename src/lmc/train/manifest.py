@@ -65,11 +65,12 @@ def save(run_dir: Path, run: Run, optimizer: Optimizer, position: Position) -> N
 def load(run_dir: Path, run: Run, optimizer: Optimizer, recorded: float) -> Position | None:
     """Restore the newest checkpoint, of ranks or of one process; see :func:`lmc.train.checkpoint.load`."""
     one_process = (checkpoint.FILE, checkpoint.PREVIOUS, checkpoint.DAMAGED)
-    by_ranks = str(_written(run_dir, FILE, PREVIOUS) >= _written(run_dir, *one_process[:2]))
-    by_ranks = by_ranks if run.sync is None else run.sync.world.texts(by_ranks)[0]
-    if by_ranks == "False" and run.sync is None:
+    by_ranks = _written(run_dir, FILE, PREVIOUS) >= _written(run_dir, *one_process[:2])
+    if run.sync is not None:  # as rank 0 sees the folder
+        by_ranks = run.sync.world.texts(str(by_ranks))[0] == "True"
+    elif not by_ranks:
         return checkpoint.load(run_dir, run, optimizer, recorded)
-    files = (FILE, PREVIOUS, DAMAGED) if by_ranks == "True" else one_process
+    files = (FILE, PREVIOUS, DAMAGED) if by_ranks else one_process
     return checkpoint.load(run_dir, run, optimizer, recorded, files, _read)
 
 
@@ -224,7 +225,7 @@ def _files_of(path: Path, run: Run) -> _Written:
         tensors, _, _ = checkpoint.read_rows(path, run)
         firsts = tensors["run.order"][tensors["run.offsets"][:-1]].tolist()
         return _Written(path, [path], [firsts], {})
-    manifest, folder = _manifest(path), path.parent
+    manifest = _manifest(path)
     folder = path.parent / f"{_FOLDER}{manifest['number']}"
     shared, rows = folder / "shared.safetensors", [folder / _rank_file(k) for k in range(len(manifest["ranks"]))]
     digests = dict(zip([shared, *rows], [manifest["shared"], *(r["digest"] for r in manifest["ranks"])], strict=True))
