@@ -242,16 +242,18 @@ def check_fit(given: Graph | Shard, model: Model, needs: Literal["train", "targe
 
 def _check_widths(graph: Graph, model: Model, needs: Literal["train", "targets", "features"]) -> None:
     """Refuse a graph whose features or classes are not as many as the model has inputs or outputs."""
-    if needs == "features" and graph.num_features != model.in_width:
-        raise ConfigError(
-            f"expected a graph with the {model.in_width} features that the model was made for (got "
-            f"{graph.num_features} in graph {graph.name!r}): pass the features of training"
-        )
+    if needs == "features":
+        if graph.num_features != model.in_width:
+            raise ConfigError(
+                f"expected a graph with the {model.in_width} features that the model was made for (got "
+                f"{graph.num_features} in graph {graph.name!r}): pass the features of training"
+            )
+        return
     for what, wanted, got, source in (
         ("inputs", graph.num_features, model.in_width, "g.num_features"),
         ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
     ):
-        if needs == "features" or wanted == got:
+        if wanted == got:
             continue
         other = f", or pass num_classes={got} to Graph.from_edges" if needs == "targets" and what == "outputs" else ""
         raise ConfigError(
