@@ -164,16 +164,29 @@ def random_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
 
 def propagated_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
     """Parts at most about 1.2 times the mean size; the same seed gives the same parts."""
-    n, adj, generator = graph.num_nodes, with_transpose(graph.adj.to("cpu")), torch.Generator().manual_seed(seed)
-    clusters = torch.arange(n)
-    bound = max(1, n // (CLUSTERS_PER_PART * num_parts))
-    for _ in range(GROW_ROUNDS if bound > 1 else 0):
-        vote(adj, clusters, n, low=0, high=bound, generator=generator)
-    parts = _cut_in_order(adj, clusters.unique(return_inverse=True)[1], num_parts)
-    low, high = int(n / num_parts / MAX_BALANCE), int(np.ceil(MAX_BALANCE * n / num_parts))
-    for _ in range(REFINE_ROUNDS):
-        vote(adj, parts, num_parts, low=max(1, low), high=high, generator=generator)
+    adj, generator = with_transpose(graph.adj.to("cpu")), torch.Generator().manual_seed(seed)
+    parts = _cut_in_order(adj, grown(adj, CLUSTERS_PER_PART * num_parts, GROW_ROUNDS, generator), num_parts)
+    refine(adj, parts, num_parts, MAX_BALANCE, REFINE_ROUNDS, generator)
     return parts
+
+
+def grown(adj: CSR, least: int, rounds: int, generator: torch.Generator) -> Tensor:
+    """The cluster of every node, numbered without gaps, after so many rounds that begin with clusters of one node. A
+    cluster has at most n / ``least`` nodes, so that at least about ``least`` clusters are left."""
+    n = adj.num_rows
+    clusters, bound = torch.arange(n), max(1, n // least)
+    for _ in range(rounds if bound > 1 else 0):
+        vote(adj, clusters, n, low=0, high=bound, generator=generator)
+    return clusters.unique(return_inverse=True)[1]
+
+
+def refine(adj: CSR, parts: Tensor, count: int, balance: float, rounds: int, generator: torch.Generator) -> None:
+    """Move nodes between ``count`` parts, in place. The sizes of parts stay between the mean divided by ``balance`` and
+    ``balance`` times the mean."""
+    n = adj.num_rows
+    low, high = max(1, int(n / count / balance)), int(np.ceil(balance * n / count))
+    for _ in range(rounds):
+        vote(adj, parts, count, low=low, high=high, generator=generator)
 
 
 def vote(adj: CSR, labels: Tensor, count: int, *, low: int, high: int, generator: torch.Generator) -> None:

@@ -10,14 +10,13 @@ The rounds over all nodes read the edges in chunks. Beside a chunk they need a f
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmc.graph import CSR, Graph
 from lmc.graph.csr import entry_chunks, from_rows, with_transpose
 from lmc.graph.submatrices import induced
-from lmc.partition.partitioners import bare, fill_empty, metis, vote
+from lmc.partition.partitioners import bare, fill_empty, grown, metis, refine
 
 PIECE_ENTRIES = 2**27
 """Entries of a piece, by default: METIS needs about 50 bytes for each."""
@@ -39,20 +38,13 @@ def streamed_parts(graph: Graph, num_parts: int, seed: int = 0) -> Tensor:
 
 def coarse_pieces(graph: Graph, num_pieces: int, seed: int = 0) -> Tensor:
     """A piece 0 .. ``num_pieces`` - 1 for every node, int64 [n]: connected regions of nearly equal size."""
-    n, adj = graph.num_nodes, graph.adj.to("cpu")
     if num_pieces == 1:
-        return torch.zeros(n, dtype=torch.int64)
-    generator = torch.Generator().manual_seed(seed)
-    clusters = torch.arange(n)
-    bound = max(1, n // (CLUSTERS_PER_PIECE * num_pieces))
-    for _ in range(GROW_ROUNDS if bound > 1 else 0):
-        vote(adj, clusters, n, low=0, high=bound, generator=generator)
-    clusters = clusters.unique(return_inverse=True)[1]
+        return torch.zeros(graph.num_nodes, dtype=torch.int64)
+    adj, generator = graph.adj.to("cpu"), torch.Generator().manual_seed(seed)
+    clusters = grown(adj, CLUSTERS_PER_PIECE * num_pieces, GROW_ROUNDS, generator)
     size = torch.bincount(clusters)
     labels = metis(_between(adj, clusters, size.numel()), num_pieces, seed, size.tolist())[clusters]
-    low, high = int(n / num_pieces / MAX_BALANCE), int(np.ceil(MAX_BALANCE * n / num_pieces))
-    for _ in range(REFINE_ROUNDS):
-        vote(adj, labels, num_pieces, low=max(1, low), high=high, generator=generator)
+    refine(adj, labels, num_pieces, MAX_BALANCE, REFINE_ROUNDS, generator)
     return fill_empty(labels, num_pieces)
 
 
