@@ -1621,7 +1621,7 @@ MUTANTS = (
     Mutant(
         "ranks-push-counted-by-epoch",
         "engine/distributed/step.py",
-        "(epoch * self.num_batches + step + 1) % every == 0",
+        "(epoch * self.schedule.steps + step + 1) % every == 0",
         "(step + 1) % every == 0",
         "sync_every counts the steps of all epochs",
         TRAINING,

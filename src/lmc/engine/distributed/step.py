@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 KEPT = 1024
 """Lists of rows, and blocks of P, that are kept for batches that come again."""
 
+Transfer = Literal["push", "fetch"]
+"""After a step owners push the rows that it changed; before a step the sums of its halo are fetched from their
+owners."""
+Side = Literal["send", "receive"]
 Positions = dict[tuple[int, int], Tensor]
 """Positions in the list of rows between this rank and another, by that rank and a part."""
 
@@ -59,9 +63,12 @@ class StepSync:
         self._row_numbers = [MemoryTable(run.numbers[name].unsqueeze(1)) for name in numbers]
         shard = exchange.shard
         part_of = shard.parts.to(exchange.device)
-        self._push_out = _by_part(part_of[rows] for rows in exchange.sent_to)
-        self._push_in = _by_part(part_of[rows] for rows in exchange.mirrors_of)
-        self._fetch_out, self._fetch_in = self._fetch_lists() if self._sums else ({}, {})
+        self._lists: dict[tuple[Transfer, Side], Positions] = {
+            ("push", "send"): _by_part(part_of[rows] for rows in exchange.sent_to),
+            ("push", "receive"): _by_part(part_of[rows] for rows in exchange.mirrors_of),
+        }
+        if self._sums:
+            self._lists["fetch", "send"], self._lists["fetch", "receive"] = self._fetch_lists()
         self._chosen = lru_cache(maxsize=KEPT)(self._choose)
         self._readers = lru_cache(maxsize=KEPT)(self._block)
         self._changed: list[tuple[int, ...]] = [()] * self.world.ranks
@@ -69,11 +76,6 @@ class StepSync:
         self._fetched: Arrival | None = None
         self._first_table = min(map(min, filter(None, run.tables.values())), default=1)
         self._position: tuple[int, int] | None = None
-
-    @property
-    def num_batches(self) -> int:
-        """Steps in an epoch."""
-        return self.schedule.steps
 
     def agreement(self, ask: Callable[[], bool]) -> Callable[[], bool]:
         """A function that all ranks answer alike: whether ``ask`` was true on any of them before the last step. On a
@@ -84,9 +86,9 @@ class StepSync:
     def resumed(self, epoch: int, step: int) -> None:
         """Continue before this step: rows that were changed since the last push are pushed with the next one."""
         self.refreshed()
-        done = epoch * self.num_batches + step
+        done = epoch * self.schedule.steps + step
         for number in range(done - done % self.world.options.sync_every, done):
-            turns = self.schedule.turns(*divmod(number, self.num_batches))
+            turns = self.schedule.turns(*divmod(number, self.schedule.steps))
             self._changed = [_union(old, turn.parts) for old, turn in zip(self._changed, turns, strict=True)]
 
     def publish(self) -> None:
@@ -112,7 +114,7 @@ class StepSync:
         where tables are read when a layer is computed, and not before."""
         if self._sums:
             self.settle()
-            route = self._route([turn.parts for turn in self._turns(batch)], fetch=True)
+            route = self._route("fetch", [turn.parts for turn in self._turns(batch)])
             tables = [self._run.tables[name][l] for name, _, _, l in self._sums]
             self._fetched = self.exchange.start(tables, route, self._wire, "fetched")
         if not self._reads_late():
@@ -135,9 +137,9 @@ class StepSync:
         turns, (epoch, step) = self._turns(batch), self._position or (0, 0)
         self._changed = [_union(old, turn.parts) for old, turn in zip(self._changed, turns, strict=True)]
         every = self.world.options.sync_every
-        if self._pushed and (epoch * self.num_batches + step + 1) % every == 0:
+        if self._pushed and (epoch * self.schedule.steps + step + 1) % every == 0:
             tables = [*(self._run.tables[name][l] for name, l in self._pushed), *self._row_numbers]
-            route = self._route(self._changed)
+            route = self._route("push", self._changed)
             self._arriving = self.exchange.start(tables, route, self._wire, "pushed"), self._changed
             self._changed = [()] * self.world.ranks
         return self._shared.reduce(self.world, batch, turns, grads, loss)
@@ -190,21 +192,21 @@ class StepSync:
             )
         return turns
 
-    def _route(self, parts: Sequence[tuple[int, ...]], fetch: bool = False) -> Route:
+    def _route(self, transfer: Transfer, parts: Sequence[tuple[int, ...]]) -> Route:
         """The rows that the parts of every rank push, or those that they fetch."""
         me, exchange = self.world.rank, self.exchange
-        senders = parts if fetch else [parts[me]] * len(parts)
-        receivers = [parts[me]] * len(parts) if fetch else parts
+        mine = [parts[me]] * len(parts)
+        senders, receivers = (mine, parts) if transfer == "push" else (parts, mine)
         send = zip(exchange.sent_to, range(len(parts)), senders, strict=True)
         receive = zip(exchange.mirrors_of, range(len(parts)), receivers, strict=True)
         return Route(
-            [rows[self._chosen(fetch, True, rank, of)] for rows, rank, of in send],
-            [rows[self._chosen(fetch, False, rank, of)] for rows, rank, of in receive],
+            [rows[self._chosen(transfer, "send", rank, of)] for rows, rank, of in send],
+            [rows[self._chosen(transfer, "receive", rank, of)] for rows, rank, of in receive],
         )
 
-    def _choose(self, fetch: bool, out: bool, rank: int, parts: tuple[int, ...]) -> Tensor:
+    def _choose(self, transfer: Transfer, side: Side, rank: int, parts: tuple[int, ...]) -> Tensor:
         """Positions of the rows of several parts, each once and ascending, as both sides have them."""
-        lists = (self._fetch_out if out else self._fetch_in) if fetch else self._push_out if out else self._push_in
+        lists = self._lists[transfer, side]
         found = [lists[rank, part] for part in parts if (rank, part) in lists]
         if not found:
             return torch.empty(0, dtype=torch.int64, device=self.exchange.device)
@@ -232,7 +234,7 @@ class StepSync:
         problem = self._problem.of_layer(self._problem.matrix_index.index(matrix) + 1)
         blocks, back = problem.blocks, problem.transposed
         blocks, back = (back, blocks) if transposed else (blocks, back)
-        mirrors = self.exchange.mirrors_of[rank][self._chosen(False, False, rank, parts)]
+        mirrors = self.exchange.mirrors_of[rank][self._chosen("push", "receive", rank, parts)]
         readers = back.halo(mirrors)
         readers = readers[readers < self.exchange.shard.num_owned]
         return readers, blocks.block(readers, mirrors)
