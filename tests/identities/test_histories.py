@@ -23,6 +23,7 @@ from lmc.engine import Problem, Run
 from lmc.engine.exact import chunks_of, exact_adjoints, exact_logits, exact_states
 from lmc.graph import Aggregation, Graph, gcn_norm
 from lmc.methods import GAS, GraphFM, HistoryMethod, LMC4Conv
+from lmc.methods.protocol import Cut, Setup
 from lmc.models import GCN, Model, Pass
 from lmc.stores import Device, Placement, Table
 
@@ -189,10 +190,10 @@ def tables(problem: Problem, chunks: list) -> tuple[list[Tensor], dict[int, Tens
 @pytest.mark.parametrize("aggregate", [True, False])
 @pytest.mark.parametrize("sparse_features", [False, True])
 @pytest.mark.parametrize("model", ["gcn", "gcn-linear-in-out", "gcnii-two-matrices"])
-def test_exact_passes_in_chunks_are_those_in_one(model: str, sparse_features: bool, aggregate: bool, cut: str) -> None:
+def test_exact_passes_in_chunks_are_those_in_one(model: str, sparse_features: bool, aggregate: bool, cut: Cut) -> None:
     g = random_graph(sparse_features=sparse_features)
     module = make(model, g)
-    problem = Problem.of(g, module, Placement(device="cpu"), aggregate, cut)
+    problem = Problem.of(g, module, Placement(device="cpu"), Setup(precompute=aggregate, cut=cut))
     states, adjoints = states_and_adjoints(g, module, cut)
     logits = module(g.x, Aggregation.exact(gcn_norm(g.adj, torch.float64)))
     mixed = parts_of(g, 3)

@@ -93,8 +93,7 @@ def divide(graph: Graph, method: Method, seed: int = 0, parts: Tensor | None = N
 
 def settle(method: Method, graph: Graph, model: Model, num_nodes: int, num_parts: int) -> Method:
     """The method as a run would settle it on so many nodes with features as those of ``graph``."""
-    setup = method.setup
-    features = graph.num_features * aggregates_once(model, setup.precompute, setup.swap_dropout)
+    features = graph.num_features * aggregates_once(model, method.setup)
     return method.settled(model, features, num_nodes, num_parts)
 
 

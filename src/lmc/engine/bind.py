@@ -82,13 +82,13 @@ def bind(
         graph, seed = exchange.shard.graph, clusters.seed
     divided = time.perf_counter()
     setup = method.setup
+    if schedule is not None:  # P X would be another one in every epoch
+        setup = replace(setup, precompute=False)
     problem = Problem.of(
         graph,
         model,
         placement,
-        precompute=setup.precompute and schedule is None,  # P X would be another one in every epoch
-        cut=setup.cut,
-        swap_dropout=setup.swap_dropout,
+        setup,
         order=clusters.order if exchange is None else None,
         loss=loss,
         exchange=exchange,

@@ -18,12 +18,15 @@ from lmc.engine.features import FirstReads, aggregated_features, permuted, plain
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Batch, Extractor, Graph, adjacency_of, offload
 from lmc.losses import Loss
-from lmc.methods.protocol import Cut
+from lmc.methods.protocol import Cut, Setup
 from lmc.models import Model, Pass
 from lmc.stores import Placement, Rows, Table
 
 if TYPE_CHECKING:
     from lmc.engine.layered import Layered
+
+PLAIN_SETUP = Setup()
+"""How a problem is set up where no method asks for anything else, as for an evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +70,7 @@ class Problem:
         graph: Graph,
         model: Model,
         placement: Placement,
-        precompute: bool = True,
-        cut: Cut = "before",
-        swap_dropout: bool = False,
+        setup: Setup = PLAIN_SETUP,
         order: Tensor | None = None,
         loss: Loss | None = None,
         exchange: Exchange | None = None,
@@ -77,16 +78,15 @@ class Problem:
         """Move the graph, with its nodes in ``order``, and the model to the device, and compute constants once.
 
         P is normalised, and P X summed, in the dtype of the parameters; both are rounded to that of the rows
-        afterwards. Sparse features are not rounded. The other arguments are those of
-        :class:`lmc.methods.protocol.Setup`.
+        afterwards. Sparse features are not rounded.
         """
-        if cut not in ("before", "after"):
-            raise ConfigError(f'expected cut "before" or "after" (got {cut!r})')
+        if setup.cut not in ("before", "after"):
+            raise ConfigError(f'expected cut "before" or "after" (got {setup.cut!r})')
         device = placement.training_device
         model.to(device)
         parameters, rows = next(model.parameters()).dtype, row_dtype(placement, model)
         dtype = parameters if isinstance(graph.x, CSR) else rows
-        aggregated = aggregates_once(model, precompute, swap_dropout)
+        aggregated = aggregates_once(model, setup)
         both = aggregated and model.keeps_features
         tier = tier_of(placement.features, graph, graph.num_features * (2 if both else 1), dtype, device)
         on_host, files = placement.structure != "device", placement.structure_files()
@@ -108,7 +108,7 @@ class Problem:
             placed = _placed([matrix.to(dtype=rows) for matrix in found], device, on_host)
         matrices = tuple(Extractor(matrix) for matrix in placed)
         return cls(
-            graph, model, placement, matrices[0], X, aggregated, cut, matrices, index, tier.name, loss, exchange,
+            graph, model, placement, matrices[0], X, aggregated, setup.cut, matrices, index, tier.name, loss, exchange,
             first_reads,
         )  # fmt: skip
 
@@ -274,9 +274,9 @@ def _without_nan(graph: Graph) -> Graph:
     return replace(graph, y=graph.y.nan_to_num(0.0))
 
 
-def aggregates_once(model: Model, precompute: bool, swap_dropout: bool) -> bool:
-    """Whether P X is constant and computed once (:class:`lmc.methods.protocol.Setup`)."""
-    return precompute and (model.constant_input or (swap_dropout and model.aggregates_features))
+def aggregates_once(model: Model, setup: Setup) -> bool:
+    """Whether P X is constant and computed once."""
+    return setup.precompute and (model.constant_input or (setup.swap_dropout and model.aggregates_features))
 
 
 def row_dtype(placement: Placement, model: Model) -> torch.dtype:

@@ -26,7 +26,7 @@ from lmc.errors import CheckpointError, ConfigError
 from lmc.graph import CSR, Batch, Graph
 from lmc.heap import release_freed
 from lmc.methods import DropEdge
-from lmc.methods.protocol import Method, Step, Tables, Widths
+from lmc.methods.protocol import Method, Setup, Step, Tables, Widths
 from lmc.models import modes_kept
 from lmc.sampling import Clusters, derive
 from lmc.stores import Table, overwrite, tables_of
@@ -305,9 +305,8 @@ def source_on(run: Run, epoch: int) -> Batches:
     whole, turns = run.problem, None if run.sync is None else run.sync.schedule
     graph = replace(whole.graph, adj=run.adjacency(epoch), x=whole.X)  # type: ignore[arg-type]
     exchange = None if whole.exchange is None else whole.exchange.on(graph.adj)
-    problem = Problem.of(
-        graph, whole.model, whole.placement, precompute=False, cut=whole.cut, loss=whole.loss, exchange=exchange
-    )
+    setup = Setup(precompute=False, cut=whole.cut)
+    problem = Problem.of(graph, whole.model, whole.placement, setup, loss=whole.loss, exchange=exchange)
     if run.sync is not None:
         run.sync.regraph(problem)
     return Batches(run.method, problem, run.clusters, run.seed, run.tables, fixed=False, turns=turns)

@@ -6,8 +6,10 @@ from lmc.engine import Distributed, Problem, check_fit
 from lmc.engine.distributed.ownership import share
 from lmc.engine.distributed.world import World, local_device
 from lmc.engine.exact import MAX_ELEMENTS, chunks_of, exact_logits, last_states
+from lmc.engine.problem import PLAIN_SETUP
 from lmc.errors import ConfigError, typed
 from lmc.graph import Graph, Shard
+from lmc.methods.protocol import Setup
 from lmc.models import Model
 from lmc.stores import Placement, Table, placement_on
 from lmc.train.metrics import Metrics, Tally, metrics_of
@@ -39,16 +41,17 @@ def evaluate(
 
 
 def shared_problem(
-    graph: Graph | Shard, model: Model, placement: Placement, distributed: bool | Distributed, precompute: bool = True
-) -> Problem:
+    graph: Graph | Shard, model: Model, placement: Placement, distributed: bool | Distributed,
+    setup: Setup = PLAIN_SETUP,
+) -> Problem:  # fmt: skip
     """The problem of a graph, or of this rank's share of it."""
     if not distributed:
         if isinstance(graph, Shard):
             raise ConfigError("expected distributed=True for a shard (got False): it is a part of a graph; pass True")
-        return Problem.of(graph, model, placement, precompute=precompute)
+        return Problem.of(graph, model, placement, setup)
     options = Distributed() if distributed is True else distributed
     exchange = share(graph, World(options, local_device(placement.training_device)))
-    return Problem.of(exchange.shard.graph, model, placement, precompute=precompute, exchange=exchange)
+    return Problem.of(exchange.shard.graph, model, placement, setup, exchange=exchange)
 
 
 def evaluate_problem(

@@ -15,6 +15,7 @@ from lmc.engine.problem import kind_of
 from lmc.errors import ConfigError, typed
 from lmc.graph import Graph, Nodes, Shard
 from lmc.graph.csr import CHUNK
+from lmc.methods.protocol import Setup
 from lmc.models import Model, Pass, evaluating
 from lmc.stores import Placement, Table, placement_on
 from lmc.train.evaluate import shared_problem
@@ -62,7 +63,7 @@ def predict(
     if memory is not None:
         placement, max_elements = _within(memory, graph, model, placement)
     with torch.no_grad():
-        problem = shared_problem(given, model, placement, distributed, precompute=False)
+        problem = shared_problem(given, model, placement, distributed, Setup(precompute=False))
         chunks = chunks_of(problem, max_elements, per_edge=memory is not None and not model.linear)
         rows = index if problem.exchange is None else problem.exchange.local_rows(index)
         here = (rows >= 0).nonzero().squeeze(1)
