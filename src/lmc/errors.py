@@ -86,6 +86,10 @@ class SolverWarning(UserWarning):
     """A fixed-point iteration reached its maximum of steps before its tolerance."""
 
 
+class NotComparedWarning(UserWarning):
+    """A wrapped network was not compared with plain autograd on the graph that it was bound to."""
+
+
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Refuse arguments that are not of the annotated types, in one line, before the function runs."""
     signature = inspect.signature(function)
@@ -223,7 +227,3 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple) and value:
         text += " of " + " and ".join(dict.fromkeys(type(each).__name__ for each in value))
     return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-class NotComparedWarning(UserWarning):
-    """A wrapped network was not compared with plain autograd on the graph that it was bound to."""
