@@ -38,6 +38,8 @@ HERE = "this machine"
 CPU = torch.device("cpu")
 PROBED = 2**24
 """Bytes of the exchange that measures the bandwidth."""
+PROBES = 5
+"""Exchanges of which the median time is taken."""
 
 
 @dataclass(frozen=True)
@@ -205,14 +207,14 @@ def _time(timers: Sequence[Timer], setup: Setup, world: World | None = None) -> 
             timer.epoch()
 
 
-def probe_network(world: World, repeat: int = 5) -> Network:
+def probe_network(world: World) -> Network:
     """The bandwidth out of a rank and the seconds of a message, from large and from small exchanges."""
 
     def seconds(size: int) -> float:
         each = [size // world.ranks] * world.ranks
         rows = torch.zeros(sum(each), dtype=torch.uint8, device=world.device)
         found = []
-        for _ in range(repeat):
+        for _ in range(PROBES):
             world.any(False)
             started = time.perf_counter()
             world.wait(world.exchange(rows, each, each)[1])

@@ -31,8 +31,8 @@ from lmc.stores.background import KEPT
 
 ROWS = 6000
 """Rows in the larger of the two small batches."""
-SAMPLE = 32
-"""Batches of an epoch whose size is measured."""
+SAMPLE, HALO_SAMPLE = 32, 8
+"""Batches of an epoch whose size is measured, and whose halo alone is."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class BatchSize:
         return BatchSize(max(2, core), max(min(1, self.halo), halo), *edges)
 
 
-def batch_sizes(graph: Graph, clusters: Clusters, sample: int = SAMPLE) -> list[BatchSize]:
-    """The sizes of about ``sample`` batches of an epoch, evenly spaced; directed edges count in both directions."""
+def batch_sizes(graph: Graph, clusters: Clusters) -> list[BatchSize]:
+    """The sizes of about :data:`SAMPLE` batches of an epoch, evenly spaced; directed edges count in both directions."""
     adj = with_transpose(graph.adj.to("cpu"))
-    return [_size(adj, core) for core in _cores(clusters, sample)]
+    return [_size(adj, core) for core in _cores(clusters, SAMPLE)]
 
 
-def halo_ratio(graph: Graph, clusters: Clusters, sample: int = 8) -> float:
-    """Halo rows over core rows, the mean of about ``sample`` batches of an epoch."""
+def halo_ratio(graph: Graph, clusters: Clusters) -> float:
+    """Halo rows over core rows, the mean of about :data:`HALO_SAMPLE` batches of an epoch, evenly spaced."""
     blocks = Extractor(with_transpose(graph.adj.to("cpu")))
-    return fmean(blocks.halo(core).numel() / core.numel() for core in _cores(clusters, sample))
+    return fmean(blocks.halo(core).numel() / core.numel() for core in _cores(clusters, HALO_SAMPLE))
 
 
 def _cores(clusters: Clusters, sample: int) -> Iterator[Tensor]:

@@ -24,6 +24,8 @@ from lmc.models.rows import Embedding, Linear
 from lmc.solvers import Solver
 from lmc.solvers import solver as solver_of
 
+POWER_TOLERANCE = 1e-6
+"""The relative accuracy at which the power iteration ends."""
 POWER_STEPS = 50
 """Steps of the power iteration on a sampled matrix. Its result is an upper bound after any number of steps."""
 
@@ -115,7 +117,7 @@ class RecGCN(Recurrent):
 
 
 @torch.no_grad()
-def perron(P: CSR, rtol: float = 1e-6, max_steps: int = 1000) -> Tensor:
+def perron(P: CSR, max_steps: int = 1000) -> Tensor:
     """An upper bound of lambda_pf(P), P >= 0, by power iteration; one number on P's device.
 
     max_i (P x)_i / x_i bounds lambda_pf from above for every positive x (Collatz and Wielandt), so the result is an
@@ -131,7 +133,7 @@ def perron(P: CSR, rtol: float = 1e-6, max_steps: int = 1000) -> Tensor:
     for _ in range(max_steps):
         y = spmm(P, x)
         bound = torch.minimum(bound, (y / x).max())
-        if bool(bound - y.norm() / x.norm() <= rtol * bound):
+        if bool(bound - y.norm() / x.norm() <= POWER_TOLERANCE * bound):
             break
         x = (y / y.max()).clamp_min(1e-30)  # the bound needs x > 0, also where a row of P is zero
     return bound
