@@ -14,8 +14,8 @@ from lmc.bench.rank_model import Network
 from lmc.cli.console import TextTable, console, facts, milliseconds, number, seconds, size
 from lmc.cli.lists import at_least_one, division, methods_in, parse_list, positive
 from lmc.cli.options import under
+from lmc.cli.plan import parse_memory
 from lmc.cli.spec import parse_method, parse_model
-from lmc.cli.train import parse_memory
 from lmc.errors import ConfigError
 from lmc.files import replace, writable
 from lmc.methods import BackwardSGD, ClusterMethod

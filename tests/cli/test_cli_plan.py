@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmc.cli.train import held_to, parse_memory
+from lmc.cli.plan import held_to, parse_memory
 from lmc.diagnostics import Plan
 from lmc.diagnostics.probe import BatchSize
 from lmc.errors import ConfigError

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmc.cli.console import console, device_name, facts
 from lmc.cli.options import Predict
-from lmc.cli.train import parse_memory
+from lmc.cli.plan import parse_memory
 from lmc.errors import ConfigError
 from lmc.files import replacing, writable
 from lmc.graph import SPLITS, Graph

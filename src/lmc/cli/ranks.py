@@ -14,9 +14,9 @@ from lmc.bench.ranks import HERE, MEASURED, MODELLED, RankCell, RankRecord, meas
 from lmc.cli.console import TextTable, megabytes, number, ratio, share
 from lmc.cli.costs import TimedStudy, epochs_text
 from lmc.cli.lists import at_least_one, methods_in, parse_list, positive
+from lmc.cli.plan import parse_memory
 from lmc.cli.spec import parse_methods
 from lmc.cli.study import GraphStudy
-from lmc.cli.train import parse_memory
 from lmc.engine.distributed import launched
 from lmc.errors import ConfigError
 from lmc.methods import ClusterMethod

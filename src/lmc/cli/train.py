@@ -1,13 +1,10 @@
-"""``lmc train``, with ``--dry-run``, ``--memory`` and ``--clusters auto``: the memory of a run before it is trained."""
+"""``lmc train``: one run, its folder, and what is shown about it."""
 
 from __future__ import annotations
 
-import dataclasses
-import gc
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +14,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from lmc.bench.about import about, with_memory, write_about
-from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds, size
+from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds
 from lmc.cli.options import Compare, Train
+from lmc.cli.plan import held_to, parse_memory, planned
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model
 from lmc.data import is_sharded
-from lmc.diagnostics.choice import certainly_fits, recommended
-from lmc.diagnostics.plan import Division, Plan, divide, largest_clusters, plan, remedy
+from lmc.diagnostics.choice import recommended
 from lmc.engine import Distributed, Run
 from lmc.engine.distributed import begun_folders, own_shard
 from lmc.errors import ConfigError
@@ -34,7 +31,7 @@ from lmc.models import Model
 from lmc.partition import is_cached, quality
 from lmc.partition.dispatch import chosen
 from lmc.results import About, RunRecord, read_run
-from lmc.stores import Placement, free_memory
+from lmc.stores import Placement
 from lmc.train import Training, stop_on_interrupt
 from lmc.train.progress import epoch_bar, score_text
 from lmc.train.run_folder import holds_run
@@ -45,7 +42,6 @@ OF_WHOLE_GRAPHS = (
     "data_dir", "scale", "symmetrise", "directed", "task", "inductive", "partition", "memory", "dry_run",
 )  # fmt: skip
 """Options that have no meaning for a rank that holds a part of a graph."""
-_UNITS = ("", "K", "M", "G", "T")
 
 
 def train_command(options: Train) -> None:
@@ -277,116 +273,3 @@ def _summary(record: RunRecord) -> Table:
             "--model recgcn:kappa=0.9:tol=1e-4"
         )
     return table
-
-
-def parse_memory(text: str) -> int:
-    """ "4GB" -> bytes; "4GiB" are 4 x 1024^3."""
-    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([KMGT]?)(i?)B?\s*", text, flags=re.IGNORECASE)
-    if found is None or not float(found[1]) > 0:
-        raise ConfigError(f"expected an amount of memory such as 4GB (got {text!r})")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _UNITS.index(found[2].upper()))
-
-
-def planned(
-    out: Console, graph: Graph, model: Model, method: Method, placement: Placement, options: Train,
-    parts: torch.Tensor | None,
-) -> tuple[Method, Plan | None]:  # fmt: skip
-    """The method, with its plan where one was made; a run that does not fit is refused.
-
-    A plan is made where the options ask for one, and for a GPU that may be too small.
-    """
-    device, largest = placement.training_device, options.clusters == AUTO
-    limit = parse_memory(options.memory) if options.memory else None
-    if limit is None and device.type == "cuda":
-        limit = free_memory(device)
-    wanted = options.dry_run or largest or options.memory is not None
-    if not wanted and (limit is None or not isinstance(method, ClusterMethod) or certainly_fits(graph, model, limit)):
-        return method, None
-    division = divide(graph, method, options.seed, parts)
-    if largest:
-        method = _largest(division, model, method, placement, limit or free_memory(device))
-    found = plan(division, model, method, placement)
-    if options.dry_run:
-        out.print(plan_table(found))
-        out.print(_words(found, method, division, limit), soft_wrap=True)
-    if limit is not None and found.device > limit:
-        raise _refusal(division, model, method, placement, limit, found)
-    return method, found
-
-
-def _largest(division: Division, model: Model, method: Method, placement: Placement, limit: int) -> Method:
-    """The method with as many clusters in a batch as fit."""
-    if not isinstance(method, ClusterMethod):
-        raise ConfigError(
-            f"expected a method with parts for --clusters auto (got {method.traits.title}): use --method cmc"
-        )
-    c = largest_clusters(division, model, method, limit, placement)
-    if c is None:
-        smallest = dataclasses.replace(method, clusters_per_batch=1)
-        found = plan(division, model, smallest, placement)
-        raise _refusal(division, model, smallest, placement, limit, found)
-    return dataclasses.replace(method, clusters_per_batch=c)
-
-
-@contextmanager
-def held_to(memory: str | None, device: torch.device, found: Plan | None) -> Iterator[None]:
-    """Limit torch's memory on a GPU to ``--memory``: it frees cached memory before it reserves more than that."""
-    if memory is None or found is None or device.type != "cuda":
-        yield
-        return
-    limit, total = parse_memory(memory), torch.cuda.get_device_properties(device).total_memory
-    # What earlier work of this process left on the GPU counts towards the limit until it is freed. A workspace of
-    # cuBLAS lives as long as the process; where it was cut out of a large cached block, the whole block stays reserved.
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    # torch takes an index here, or None for the current device, and no "cuda" without one
-    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device.index)
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"expected a run within {size(limit)} (got a plan of {size(found.device)}, and more was needed): binding, "
-            "evaluation and gaps between pieces of memory take room beside a step; raise --memory, lower --clusters or "
-            "keep less on the device (--history host, --features host, --rebuild-batches, --structure host or disk)"
-        ) from error
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device.index)
-
-
-def plan_table(found: Plan) -> Table:
-    """A table of what is kept where, and of what a step needs in addition."""
-    table = Table("what", "tier", Column("size", justify="right"), title="Plan", title_justify="left")
-    for item in found.items:
-        table.add_row(item.name, item.tier, size(item.size))
-    table.add_row("a step, at its peak", "device", size(found.step), end_section=True)
-    for tier in ("device", "host", "disk"):
-        total = found.tier(tier) + (found.step if tier == "device" else 0)
-        if total:
-            table.add_row("in all", tier, size(total))
-    return table
-
-
-def _words(found: Plan, method: Method, division: Division, limit: int | None) -> str:
-    batch, c = found.batch, division.clusters(method).per_batch
-    taken = f"{c} parts a batch" if isinstance(method, ClusterMethod) else "the whole graph at once"
-    text = (
-        f"{taken}, {found.num_batches} steps an epoch; the largest batch seen has {batch.core:,} core and "
-        f"{batch.halo:,} halo rows; memory at the peak of a step: {size(found.device)}"
-    )
-    return text if limit is None else f"{text} of {size(limit)}"
-
-
-def _refusal(
-    division: Division, model: Model, method: Method, placement: Placement, limit: int, found: Plan
-) -> ConfigError:
-    advice = "a full batch has no option that makes it smaller: train by parts, e.g. --method cmc --clusters auto"
-    if isinstance(method, ClusterMethod):
-        better = remedy(division, model, method, limit, placement)
-        advice = (
-            "no option of this method makes it fit: use more parts, a narrower model or more memory"
-            if better is None
-            else f"{' '.join(better.options)} would take {size(better.plan.device)}"
-        )
-    return ConfigError(f"expected a run within {size(limit)} (got a plan of {size(found.device)}): {advice}")
