@@ -223,6 +223,7 @@ def append_lines(path: Path, records: Iterable[DataclassInstance]) -> None:
 
 
 def as_lines(records: Iterable[DataclassInstance]) -> bytes:
+    """Records as JSON lines."""
     return "".join(json.dumps(finite(asdict(record)), allow_nan=False) + "\n" for record in records).encode()
 
 

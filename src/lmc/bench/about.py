@@ -59,6 +59,7 @@ def with_memory(known: About, run: Run, alone: bool = False) -> About:
 
 
 def write_about(folder: Path, known: About) -> None:
+    """Write what is known about a run into its folder."""
     with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_lines(folder / ABOUT, [known])

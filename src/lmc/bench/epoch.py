@@ -133,6 +133,7 @@ class Timed:
         return self
 
     def time_epoch(self) -> None:
+        """Train an epoch and add its time to those of epochs with as many sweeps."""
         before = 0 if self.run is None else self.run.refreshed
         spent = elapsed_ms(self.epoch, self.device)
         sweeps = 0 if self.run is None else self.run.refreshed - before

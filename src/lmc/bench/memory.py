@@ -60,10 +60,12 @@ class MemoryRecord(Footprint, MemoryCell):
 
     @property
     def step_error(self) -> float | None:
+        """The relative error of the predicted step."""
         return self.predicted_step / self.step - 1 if self.predicted_step is not None and self.step else None
 
     @property
     def lives_error(self) -> float | None:
+        """The relative error of what was predicted to be kept between steps."""
         return self.predicted_lives / self.lives - 1 if self.predicted_lives is not None and self.lives else None
 
 

@@ -67,6 +67,7 @@ class SpeedRecord(Line, SpeedCell):
 
     @property
     def line(self) -> Line:
+        """The line that was timed."""
         return Line(self.method, self.tier, self.redraw)
 
 
@@ -113,6 +114,7 @@ class SpeedPlan:
         return list(found)
 
     def baselines(self, model: str, line: Line) -> list[Line]:
+        """The lines that a line is compared with."""
         bases = []
         if line.method != PYG and model == "gcn" and self.pyg:
             bases.append(Line(PYG))

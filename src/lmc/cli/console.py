@@ -197,10 +197,12 @@ def ratio(value: float | None) -> str:
 
 
 def error_figure(value: float | None) -> str:
+    """A relative error: four decimals, or two digits where it is small."""
     return "-" if value is None else f"{value:.4f}" if value >= 1e-3 else f"{value:.1e}"
 
 
 def seconds(value: float) -> str:
+    """A time in seconds, or in minutes where it is long."""
     return f"{value:.2f} s" if value < 100 else f"{value / 60:.1f} min"
 
 
@@ -210,6 +212,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def megabytes(count: float | None) -> str:
+    """Bytes as megabytes with one decimal."""
     return number(count, 1, 1e6)
 
 
@@ -222,6 +225,7 @@ def size(count: int) -> str:
 
 
 def device_name(device: torch.device) -> str:
+    """A device in words: the name of the GPU, or the threads of the CPU."""
     import torch
 
     if device.type == "cuda":
@@ -230,4 +234,5 @@ def device_name(device: torch.device) -> str:
 
 
 def file_name(label: str) -> str:
+    """The label as the name of a file: other characters than letters, digits and ``._=@-`` become ``_``."""
     return re.sub(r"[^A-Za-z0-9._=@-]+", "_", label).strip("._") or "run"

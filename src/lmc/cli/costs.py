@@ -59,6 +59,8 @@ class CostStudy(Study[C, R]):
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStudy(CostStudy[C, R]):
+    """A study whose cells are epochs that are timed several times."""
+
     repeat: Repeat = None
     warmup: Warmup = None
 

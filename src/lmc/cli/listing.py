@@ -22,6 +22,7 @@ from lmc.stores import Placement
 
 
 def list_datasets(data_dir: Path | None) -> None:
+    """Print the data sets that are known by name, and where their files are."""
     sizes = [Column(name, justify="right") for name in ("nodes", "edges", "features", "classes")]
     table = Table("name", "kind", *sizes, "preprocessing", Column("found", overflow="fold"))
     for info in describe(data_dir):
@@ -33,6 +34,7 @@ def list_datasets(data_dir: Path | None) -> None:
 
 
 def list_methods(name: str | None) -> None:
+    """Print all methods, or the options of one."""
     if name is not None:
         _show(named(name, METHODS, "method"), method_options(name), f"--method {name}")
         return
@@ -55,6 +57,7 @@ def list_methods(name: str | None) -> None:
 
 
 def list_models(name: str | None) -> None:
+    """Print all models, or the options of one."""
     if name is not None:
         _show(named(name, MODELS, "model"), model_options(name), f"--model {name}")
         return

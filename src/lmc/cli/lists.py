@@ -37,6 +37,7 @@ def parse_numbers(text: str, flag: str) -> list[float]:
 
 
 def positive(text: str, flag: str) -> float:
+    """A positive, finite number."""
     try:
         value = float(text)
     except ValueError:

@@ -168,6 +168,7 @@ class Training(Source):
         return Settings(**{name: getattr(self, name) for name in shared})
 
     def row_loss(self) -> "RowLoss | None":
+        """The loss of ``--loss``; None: that of the task."""
         from lmc.cli.spec import parse_loss
 
         return None if self.loss is None else parse_loss(self.loss)
@@ -191,6 +192,8 @@ class Training(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Training):
+    """The options of ``lmc train``."""
+
     preset: Annotated[
         str | None,
         _method(
@@ -257,6 +260,8 @@ class Train(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Training):
+    """The options of ``lmc compare``."""
+
     methods: Annotated[
         str,
         _method(
@@ -276,6 +281,8 @@ class Compare(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Source):
+    """The options of ``lmc predict``."""
+
     run_dir: Annotated[Path, typer.Argument(help="A run folder of `lmc train`, or of lmc.fit with a native model.")]
     out: Annotated[Path, typer.Option(help="The file to write: predictions.npz or predictions.csv.")]
     output: Annotated[
@@ -291,6 +298,8 @@ class Predict(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Source):
+    """The options of ``lmc shard``."""
+
     ranks: Annotated[int, typer.Option(help="Processes of the distributed run.")]
     out: Annotated[Path, typer.Option(help="The folder to write: rank-0, rank-1, ... and manifest.json.")]
     parts: Annotated[

@@ -23,6 +23,7 @@ COLUMNS = {"logits": "logit", "probabilities": "probability", "classes": "label"
 
 
 def predict_command(options: Predict) -> None:
+    """Write the predictions of the model in a run folder to a file."""
     out, write, device = console(), _writer(options.out), check_device(options.device)
     memory = None if options.memory is None else parse_memory(options.memory)
     model, config, record = load_run(options.run_dir)

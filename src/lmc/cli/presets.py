@@ -50,6 +50,7 @@ def _spec(name: str, values: dict[str, Any], options: list[Option]) -> str:
 
 
 def list_presets(name: str | None) -> None:
+    """Print all presets, or the settings of one."""
     out = console()
     if name is None:
         table = Table("preset", "data set", "model", "method")

@@ -84,6 +84,7 @@ def _model(model: Any) -> str:
 
 
 def report_command(folder: Path, out: Path) -> None:
+    """Write the page of a run folder, or of the folder of a comparison."""
     page = report_page(folder)
     with writable(out.parent, "choose another path"):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from lmc.partition import coarse_pieces, group_parts, partition, parts_in_pieces
 
 
 def shard_command(options: Shard) -> None:
+    """Divide a graph among ranks and write the shard of each."""
     out, ranks, seed = console(), options.ranks, options.seed
     if ranks < 1:
         raise ConfigError(f"expected --ranks of at least 1 (got {ranks})")

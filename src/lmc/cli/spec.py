@@ -84,6 +84,7 @@ def read_model(text: str) -> tuple[type[Model], dict[str, Any]]:
 
 
 def parse_loss(text: str) -> RowLoss:
+    """The loss of one spec."""
     name, written = split_spec(text)
     cls = named(name.replace("-", "_"), LOSSES, "loss")
     options = options_of(cls, {f.name: f.default for f in dataclasses.fields(cls) if f.init}, [cls])

@@ -66,6 +66,7 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
 
     @cached_property
     def plan(self) -> SpeedPlan:
+        """What is timed, as the options say."""
         models = parse_words(self.models, "--models", MODELS)
         configs = parse_configs(self.configs or ("80/40,80/10,80/1" if self.on.type == "cuda" else "80/40,80/10"))
         labels = {model: labels_for(model, methods_in(configs[0], self.methods)) for model in models}
@@ -142,6 +143,7 @@ def labels_for(model: str, methods: dict[str, Method]) -> list[str]:
 
 
 def times_table(rows: Sequence[SpeedRow]) -> TextTable:
+    """The table of all lines, without columns that have no value."""
     headers = ["model", "method", "parts/clusters", "histories", "batches", "steps", "ms / epoch", "time / pyg-full"]
     headers += ["time / full", "non-zeros", "time / work", "time / lmc", "of device speed", "step MB", "resident MB"]
     headers += ["halo/core", "partition s", "bind s"]

@@ -120,6 +120,7 @@ class Study(ABC, Generic[C, R]):
         """The tables of all lines; none where the lines do not suffice for one."""
 
     def figure(self, records: Sequence[R]) -> "Figure | None":
+        """The figure of all lines; None where a study has none."""
         return None
 
     def missing(self) -> str:
@@ -142,6 +143,7 @@ class Study(ABC, Generic[C, R]):
 
     @cached_property
     def folder(self) -> Path:
+        """The folder of the lines."""
         return self.run_dir or Path("runs/bench") / file_name(f"{self.name}-{self.subject()}")
 
     @cached_property
@@ -199,6 +201,7 @@ class Study(ABC, Generic[C, R]):
         return self.folder / f"{shared or self.name}.{kind}"
 
     def lines(self) -> list[R]:
+        """The lines of the folder."""
         return read_records(self.file("jsonl"), self.record)
 
 
@@ -257,6 +260,8 @@ def _show(study: Study[C, R]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStudy(Study[C, R]):
+    """A study on one graph, which is loaded when it is first used."""
+
     dataset: Dataset = "arxiv-like"
     data_dir: DataDir = None
     scale: Annotated[

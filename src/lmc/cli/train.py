@@ -45,6 +45,7 @@ OF_WHOLE_GRAPHS = (
 
 
 def train_command(options: Train) -> None:
+    """Train one run in its folder, or show its plan where ``--dry-run`` asks for it."""
     out, settings, placement, shared = console(), options.settings(), options.placement(), options.shared()
     distributed, loss = options.distributed(), options.row_loss()
     _check_options(options, shared)

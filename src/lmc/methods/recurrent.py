@@ -138,6 +138,7 @@ def solve_batch(rules: RecurrentRules, step: Step, warm: bool = True) -> LocalSo
 
 
 def operator_of(batch: Batch) -> Aggregation:
+    """The aggregation of the batch's one layer, among the rows that this rank solves for and their halo."""
     P = batch.operators[0]
     P = P.P if isinstance(P, OtherRanks) else P
     assert isinstance(P, Aggregation)

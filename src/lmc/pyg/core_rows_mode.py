@@ -55,6 +55,7 @@ class CoreRowsMode(TorchFunctionMode):
 
     @property
     def gradient_rows(self) -> GradientRows:
+        """The rows from which weights take their gradient now."""
         return self._chosen or ("core" if self._num_core < self.num_rows else "all")
 
     def resize(self, num_rows: int) -> None:

@@ -72,6 +72,7 @@ class EdgeUpdate:
 
 
 def convolutions_of(network: nn.Module) -> dict[str, nn.Module]:
+    """The convolutions of a network, by name."""
     from torch_geometric.nn import MessagePassing
 
     return {name or type(m).__name__: m for name, m in network.named_modules() if isinstance(m, MessagePassing)}

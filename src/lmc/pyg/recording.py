@@ -220,6 +220,7 @@ class RowTrackingMode(CoreRowsMode):
         self._from_rows = {id(rows): rows}
 
     def add_rows(self, rows: Tensor) -> None:
+        """Note that a tensor was computed from rows, where the mode has not seen it."""
         self._from_rows[id(rows)] = rows
 
     def __torch_function__(

@@ -217,6 +217,7 @@ class ComparedPass(HookedPass):
 
 
 def same_rows(got: Any, want: Any, rows: Tensor) -> bool:
+    """Whether ``got`` are these rows of ``want``, up to rounding; other values have to be equal."""
     if not isinstance(want, Tensor):
         return got is want or got == want
     want = want[rows]

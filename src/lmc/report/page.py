@@ -40,6 +40,8 @@ _NEEDED = {"graph": str, "epochs": int, "method": dict, "metrics": list}
 
 @dataclass(frozen=True)
 class Entry:
+    """One run of the page."""
+
     label: str
     record: RunRecord
     errors: Sequence[ErrorRecord]

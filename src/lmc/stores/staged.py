@@ -162,6 +162,7 @@ class BundleMember:
 
 
 def members(bundle: StagedTable) -> list[Table]:
+    """The tables of a bundle."""
     return [BundleMember(bundle, k) for k in range(len(bundle.host.packed))]
 
 

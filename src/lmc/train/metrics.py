@@ -30,6 +30,7 @@ ALIASES = {"topk-f1": "top-k-micro-f1"}
 
 
 def default_metric(graph: Graph) -> str:
+    """The name of the metric that scores a graph where none is named."""
     return graph.metric or DEFAULT[graph.task]
 
 

@@ -136,6 +136,7 @@ def optimizer_options(name: str) -> list[Option]:
 
 
 def scheduler_options(name: str) -> list[Option]:
+    """The options of a scheduler: the fields of its record."""
     kind = named(name, SCHEDULERS, "scheduler")
     return options_of(kind, {f.name: f.default for f in dataclasses.fields(kind)}, kind.__mro__)
 
@@ -237,6 +238,7 @@ class Schedule:
         return isinstance(self.scheduler, ReduceLROnPlateau)
 
     def after_step(self) -> None:
+        """Advance after a step, where the scheduler advances by steps."""
         if self.scheduler is not None and self.per_step:
             self.scheduler.step()
 

@@ -176,6 +176,7 @@ class RunFolder:
 
     @property
     def steps_since(self) -> int:
+        """Steps since the last checkpoint."""
         return self._since["step"]
 
     def due(self, steps: int = 0, epochs: int = 0) -> bool:
@@ -188,6 +189,7 @@ class RunFolder:
         return time.monotonic() - self._saved_at >= shortest
 
     def append(self, record: EpochRecord) -> None:
+        """Append the record of an epoch."""
         if self._run.is_first_rank:
             with self._writing():
                 append_lines(self._epochs, [record])
@@ -208,6 +210,7 @@ class RunFolder:
 
 
 def holds_run(path: Path) -> bool:
+    """Whether a folder has files of a run."""
     return any((path / name).exists() for name in RUN_FILES)
 
 
