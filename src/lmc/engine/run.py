@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lmc.engine.batches import Batches
+from lmc.engine.bound_parameters import BoundParameters
 from lmc.engine.cuda_graphs import records_fill
 from lmc.engine.distributed.exchange import Exchange
 from lmc.engine.distributed.ownership import Schedule
@@ -401,32 +402,3 @@ def make_tables(method: Method, problem: Problem) -> Tables:
         found = tables_of(problem.placement.tier, problem.graph.num_nodes, each, dtype, problem.device)
         made |= dict(zip(members, found, strict=True))
     return {name: {l: made[name, l] for l in layers} for name, layers in widths.items()}
-
-
-class BoundParameters:
-    """The modules and parameters of a model at the time of ``bind``.
-
-    A run estimates the gradients of the parameters that it found when it was bound. A parameter that the model gets
-    later (a replaced layer, ``weight_norm``, ``load_state_dict(assign=True)``), or that stops being frozen later, would
-    never be trained. The check compares identities on the host and does not wait for the device.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.named_modules())
-        self._held = list(model.parameters())  # so that no id is used again
-        self._before = [_contents(module) for _, module in self._modules]
-
-    def check(self) -> None:
-        """Refuse to go on if a submodule or a parameter was replaced, added, removed, frozen or unfrozen."""
-        for (name, module), before in zip(self._modules, self._before, strict=True):
-            if _contents(module) != before:
-                raise ConfigError(
-                    f"expected the parameters that the run was bound to (got others, or others that are trained, in "
-                    f"{name or type(module).__name__}): bind the method again after changing the model"
-                )
-
-
-def _contents(module: nn.Module) -> list[object]:
-    """The submodules and parameters of a module itself, by identity, and whether each parameter is trained."""
-    found: list[object] = [id(child) for child in module._modules.values()]
-    return found + [None if p is None else (id(p), p.requires_grad) for p in module._parameters.values()]
