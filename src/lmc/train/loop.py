@@ -77,7 +77,7 @@ class Training:
         self.config = config_of(run, settings) | optimizer | chosen
         self.records: list[EpochRecord] = []
         self.best = Best(self.model, settings.restore_best, self._metrics.better)
-        self._callbacks, self._interrupt, self._stopped = _named(callbacks), stop, False
+        self._callbacks, self._interrupt, self._stopped = _by_name(callbacks), stop, False
         self._step_hooks = [c.on_step for c in self._callbacks.values() if type(c).on_step is not Callback.on_step]
         self._position = Position()
         self._check_validation()
@@ -182,13 +182,13 @@ class Training:
         position, settings, started = self._position, self.settings, time.perf_counter()
         if self.ended_early or position.step == self.run.num_batches:  # a callback raised after the last step
             return
-        before = position.step, position.seconds
+        first_step, seconds_before = position.step, position.seconds
         raised: list[BaseException] = []
 
         def after_step() -> bool:
             position.step += 1
             self.schedule.after_step()
-            position.seconds = before[1] + time.perf_counter() - started
+            position.seconds = seconds_before + time.perf_counter() - started
             try:
                 for hook in self._step_hooks:
                     hook(self)
@@ -202,8 +202,8 @@ class Training:
         # Reading the losses waits for the device, so the time below includes all of its work. They are added in their
         # order and in float64: the sum must not depend on where an epoch was interrupted.
         *values, largest = torch.cat([torch.stack(losses).double(), _largest(self.model)]).tolist()
-        position.seconds = before[1] + time.perf_counter() - started
-        for number, loss in enumerate(values, start=before[0] + 1):
+        position.seconds = seconds_before + time.perf_counter() - started
+        for number, loss in enumerate(values, start=first_step + 1):
             if not math.isfinite(loss):
                 raise self._diverged(f"loss of {loss}", number)
             position.loss += loss
@@ -224,8 +224,8 @@ class Training:
         epoch, complete, is_last = position.epoch + 1, position.step == self.run.num_batches, bool(self.ended_early)
         if not complete:
             self._save()
-        due = settings.evaluates(epoch) or (settings.eval_every > 0 and is_last)
-        scores = self._evaluate() if due else None
+        evaluates = settings.evaluates(epoch) or (settings.eval_every > 0 and is_last)
+        scores = self._evaluate() if evaluates else None
         record = EpochRecord(epoch, position.loss / position.step, position.seconds, scores, self.run.solves())
         self.records.append(record)
         score = None if scores is None else scores.get("val", math.nan)
@@ -239,8 +239,8 @@ class Training:
         try:
             for callback in self._callbacks.values():
                 callback.on_epoch(self)
-            due = complete and self._is_due(epochs=1)
-            save = due or self._is_over() or self._interrupt()
+            checkpoint_due = complete and self._is_due(epochs=1)  # asked first: it counts the epoch
+            save = checkpoint_due or self._is_over() or self._interrupt()
         finally:
             self._write(improved, save and complete)
 
@@ -354,7 +354,7 @@ def train_epoch(
     return losses
 
 
-def _named(callbacks: Sequence[Callback | OnEpoch]) -> dict[str, Callback]:
+def _by_name(callbacks: Sequence[Callback | OnEpoch]) -> dict[str, Callback]:
     """The callbacks by class and number, as a checkpoint names their states; functions become callbacks."""
     named: dict[str, Callback] = {}
     for given in callbacks:
