@@ -469,7 +469,10 @@ class Method:
         """
         from lmc.engine import bind  # the one call from a method into the engine
 
-        return bind(self, graph, model, parts, placement, device, seed, loss, inductive, distributed)
+        return bind(
+            self, graph, model, parts, placement, device=device, loss=loss, seed=seed, inductive=inductive,
+            distributed=distributed,
+        )  # fmt: skip
 
 
 def operators(problem: ProblemView, first_rows: int, P: Aggregation) -> Operators:
