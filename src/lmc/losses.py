@@ -153,13 +153,15 @@ DEFAULT: dict[str, type[RowLoss]] = {"classes": cross_entropy, "labels": binary_
 def _numbers(name: str, given: Any) -> float | tuple[float, ...] | None:
     """Settings as plain numbers, at least 0 and finite."""
     values = given.tolist() if hasattr(given, "tolist") else given
+    if values is None:
+        return None
     try:
-        found = None if values is None else tuple(map(float, values)) if isinstance(values, Sequence) else float(values)
+        found = tuple(map(float, values)) if isinstance(values, Sequence) else float(values)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"expected {name} as numbers (got {given!r})") from error
-    each = found if isinstance(found, tuple) else () if found is None else (found,)
-    if not all(0 <= value < math.inf for value in each) or found == () or (each and not any(each)):
-        raise ConfigError(f"expected {name} of at least 0, finite and not all 0 (got {found})")
+        raise ConfigError(f"expected {name} as numbers (got {given!r}): pass one, or a list of them") from error
+    each = found if isinstance(found, tuple) else (found,)
+    if not all(0 <= value < math.inf for value in each) or not any(each):
+        raise ConfigError(f"expected {name} of at least 0, finite and not all 0 (got {found}): choose other factors")
     return found
 
 
@@ -172,7 +174,10 @@ def checked_loss(loss: Any, graph: Graph, device: torch.device, dtype: torch.dty
         dtype: of the outputs: losses are computed in the accumulate dtype.
     """
     default = DEFAULT[graph.task]()
-    loss = default if loss is None else loss() if isinstance(loss, type) and issubclass(loss, RowLoss) else loss
+    if loss is None:
+        loss = default
+    elif isinstance(loss, type) and issubclass(loss, RowLoss):
+        loss = loss()
     if isinstance(loss, RowLoss) and graph.task not in loss.tasks:
         raise ConfigError(
             f"expected a loss for task {graph.task!r} (got {loss!r}): use lmc.losses.{type(default).__name__}"

@@ -132,13 +132,14 @@ def _whole(given: Graph | Shard, inductive: bool | None) -> Graph:
 
 def _check_messages(graph: Graph, model: Model, method: Method) -> None:
     """Refuse messages that read what an edge was given with, for methods that do not keep it."""
-    name = "edge_attr" if graph.edge_attr is not None else None if model.linear else "edge_weight"
-    if name and getattr(graph, name) is not None and not method.traits.edge_features:
-        raise ConfigError(
-            f"expected a graph without {name} for {method.traits.title} and {type(model).__name__} (got "
-            "one with it): sampled entries of P are scaled, and hold no features of edges; use LMC4Conv, GAS, "
-            "ClusterGCN, BackwardSGD or FullBatch"
-        )
+    read = ("edge_attr",) if model.linear else ("edge_attr", "edge_weight")
+    for name in read if not method.traits.edge_features else ():
+        if getattr(graph, name) is not None:
+            raise ConfigError(
+                f"expected a graph without {name} for {method.traits.title} and {type(model).__name__} (got "
+                "one with it): sampled entries of P are scaled, and hold no features of edges; use LMC4Conv, GAS, "
+                "ClusterGCN, BackwardSGD or FullBatch"
+            )
 
 
 def _check_problem(problem: Problem, method: Method, schedule: DropEdge | None) -> None:

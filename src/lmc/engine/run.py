@@ -55,7 +55,9 @@ class Run:
         whole: Graph | Exchange | None = None, turns: Schedule | None = None,
     ) -> None:  # fmt: skip
         self._shared = whole if isinstance(whole, Exchange) else None
-        self.whole = problem.graph if whole is None else whole.shard.graph if isinstance(whole, Exchange) else whole
+        if isinstance(whole, Exchange):
+            whole = whole.shard.graph
+        self.whole = problem.graph if whole is None else whole
         """The graph that is evaluated: that of training, or the whole graph of an inductive run, as it was given; of a
         rank, its share."""
         self.method, self.problem, self.clusters, self.seed = method, problem, clusters, seed
