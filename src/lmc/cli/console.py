@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STOPPED, REFUSED = 130, 2
 FIRST_REPORTS = 3.0
-"""Seconds that other ranks give to rank 0 to print an error that all have."""
+"""Seconds for which other ranks wait until rank 0 prints an error that all ranks have."""
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Typer exports no name for it
 
 
@@ -111,7 +111,8 @@ def console() -> Console:
 
 
 def reports() -> bool:
-    """Whether this process prints its error: of several ranks that fail, the lowest one that is quick, and no other."""
+    """Whether this process prints its error. Of several ranks that fail, one does: rank 0, unless it is
+    :data:`FIRST_REPORTS` seconds later than the first of them."""
     rank = int(os.environ.get("RANK", 0))
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return True

@@ -1,7 +1,7 @@
 """Graphs in the user's cache: one safetensors file each, which is mapped into memory and not copied.
 
-Undirected graphs without weights alone are kept there. Damage is found by sums of the stored
-numbers, and by a checksum of the header.
+Only undirected graphs without weights are kept there. Damage is found by sums of the stored numbers, and by a checksum
+of the header.
 """
 
 from __future__ import annotations

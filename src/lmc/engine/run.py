@@ -245,8 +245,8 @@ class Run:
 
     @property
     def tiers(self) -> dict[str, str]:
-        """Where every table, and the features, are stored: {"H[2]": "host", ..., "features": "device"};
-        the structure, where it is not on the device."""
+        """The tier of every table, of the features, and of the structure where it is not on the device:
+        {"H[2]": "host", "V[2]": "host", "features": "device"}."""
         tables = {f"{name}[{l}]": t.tier for name, layers in self.tables.items() for l, t in layers.items()}
         P = self.problem.P
         structure = {"structure": "host" if P.files is None else "disk"} if P.on_host else {}

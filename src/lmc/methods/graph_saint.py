@@ -108,7 +108,7 @@ class GraphSAINT(SamplingMethod):
 
     @property
     def nodes_each(self) -> int:
-        """Nodes that one root, edge or node brings, at most."""
+        """The largest number of nodes that one root, edge or node adds."""
         return {"node": 1, "edge": 2, "walk": self.walk_length + 1}[self.sampler]
 
     def size_for(self, num_nodes: int) -> int:

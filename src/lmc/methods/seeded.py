@@ -42,7 +42,7 @@ class SeedMethod(SamplingMethod):
     """A method whose batches are the training nodes in random order, and rows sampled around them.
 
     Args:
-        batch_size: seeds in a batch at most.
+        batch_size: the largest number of seeds in a batch.
     """
 
     batch_size: int = field(default=512, kw_only=True)

@@ -94,8 +94,8 @@ class NetworkCall:
 
 
 def edge_dim_of(network: nn.Module, given: int | None, required: bool) -> int | None:
-    """The width of edge features: the given one, or that which the first convolution with one names; None: none does,
-    and none is ``required``."""
+    """The width of edge features: ``given``, or the one that the first convolution with edge features names. None where
+    no convolution names one; this is refused where ``forward`` requires edge features."""
     from torch_geometric.nn import GINEConv
 
     if given is not None:

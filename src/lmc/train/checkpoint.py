@@ -78,7 +78,7 @@ def save(run_dir: Path, run: Run, optimizer: torch.optim.Optimizer, position: Po
 
 
 def shared_content(run: Run, optimizer: torch.optim.Optimizer, position: Position) -> Content:
-    """What all ranks have the same of: parameters, buffers, optimiser and position."""
+    """What is the same on all ranks: parameters, buffers, optimiser and position."""
     tensors = {f"model.{k}": v for k, v in run.problem.model.state_dict().items()}
     return _packed(tensors, {"position": vars(position), "optimizer": optimizer.state_dict()})
 

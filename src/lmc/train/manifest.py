@@ -1,7 +1,7 @@
 """Checkpoints of several ranks: one file per rank, and a manifest that is written last.
 
     checkpoint.json                  the manifest: the files, their digests and the parts that each of them holds
-    checkpoint-N/shared.safetensors  what all ranks have the same of: parameters, buffers, optimiser, position
+    checkpoint-N/shared.safetensors  what is the same on all ranks: parameters, buffers, optimiser, position
     checkpoint-N/rank-K.safetensors  what a rank has of its own: rows of its parts, small numbers, generators
 
 The rows of a part follow each other, by node number, and its smallest node names a part. So another number of ranks,

@@ -35,9 +35,10 @@ FORMAT = 3
 
 MAY_DIFFER = {
     "epochs", "eval_every", "checkpoint_every", "threads", "patience", "steps", "minutes", "setup_seconds", "ranks",
-    "distributed", "clusters_per_batch",  # of the method's settings, it may not; ranks with few parts have fewer
+    "distributed", "clusters_per_batch",
 }  # fmt: skip
-"""Settings that a resumed run may change."""
+"""Settings that a resumed run may change. ``clusters_per_batch`` is that of the run, since ranks with few parts have
+smaller batches; the setting of the method, of the same name, may not change."""
 BEST = "best.safetensors"
 RUN_FILES = (
     "config.json", "epochs.jsonl", checkpoint.FILE, checkpoint.PREVIOUS, manifest.FILE, manifest.PREVIOUS, BEST,

@@ -168,8 +168,8 @@ class Exchange:
         )
 
     def rows_of_mirrors(self, matrix: CSR, *entries: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The rows of mirrors as their owners have them: their lengths, and ``entries``, which the matrix has one of
-        for every stored entry."""
+        """The rows of mirrors as their owners have them: their lengths, and their part of each of ``entries``, which
+        hold one element for every stored entry of the matrix."""
         send = torch.cat(self.sent_to).to(matrix.device)
         at, starts = row_entries(matrix, send)
         lengths = self.sent(starts.diff())

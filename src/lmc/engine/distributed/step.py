@@ -260,8 +260,8 @@ class MemoryTable(DeviceTable):
 
 
 class Shared:
-    """What all ranks have the same of: gradients, losses, running statistics and columns of small numbers, which are
-    added up in one message after a step.
+    """What is the same on all ranks: gradients, losses, running statistics and columns of small numbers. They are added
+    up in one message after a step.
 
     A number with one column per batch that the method reads as a whole (``traits.shared_numbers``) has the columns of
     this rank's batches first, and then those of the other ranks.
