@@ -38,6 +38,11 @@ class CostStudy(Study[C, R]):
     norm: Annotated[str, typer.Option(help="none, layer or batch.")] = "none"
     seed: Seed = 0
 
+    @cached_property
+    def setup(self) -> Setup:
+        """The shape of the models, and how often they are timed."""
+        return self.setup_with()
+
     def setup_with(self, repeat: int | None = None, warmup: int | None = None, precision: str = "float32") -> Setup:
         """The shape of the models and how often they are timed; by default more often on a GPU."""
         often = {"warmup": 3, "repeat": 20} if self.on.type == "cuda" else {"warmup": 1, "repeat": 3}

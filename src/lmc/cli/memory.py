@@ -42,7 +42,7 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
 
     def cells(self) -> list[MemoryCell]:
         """Every method in every division and on every tier that it has."""
-        self.setup_with()
+        _ = self.setup  # a wrong shape is refused before a graph is loaded
         configs, tiers = parse_configs(self.configs or "80/40,80/10,80/1"), self.parse_tiers(self.tiers)
         cells = [
             MemoryCell(label, config, tier)
@@ -58,7 +58,7 @@ class Memory(CostStudy[MemoryCell, MemoryRecord], GraphStudy[MemoryCell, MemoryR
         return parse_method(cell.method, **({} if cell.config == WHOLE else division(cell.config)))
 
     def measure(self, cell: MemoryCell) -> list[MemoryRecord]:
-        return [measure_cell(self.graph, cell, self.method_of(cell), self.setup_with(), self.on)]
+        return [measure_cell(self.graph, cell, self.method_of(cell), self.setup, self.on)]
 
     def describe(self, record: MemoryRecord) -> str:
         predicted = record.predicted_step

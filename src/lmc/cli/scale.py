@@ -132,7 +132,7 @@ class Scale(TimedStudy[ScaleCell, ScaleRecord]):
 
     def cells(self) -> list[ScaleCell]:
         """All lines, graph by graph, the full batch first."""
-        assert self.setup
+        _ = self.setup  # a wrong shape is refused before a graph is loaded
         sweep = parse_list(self.sweep, "--sweep", lambda text: at_least_one("--sweep", text))
         parts, clusters = at_least_one("--parts", self.parts), at_least_one("--clusters", self.clusters)
         methods = methods_in(f"{max(parts, clusters)}/{clusters}", self.methods or RIVALS, partition=self.partition)

@@ -91,7 +91,7 @@ class Speed(TimedStudy[SpeedCell, SpeedRecord], GraphStudy[SpeedCell, SpeedRecor
         return varied
 
     def cells(self) -> list[SpeedCell]:
-        assert self.setup
+        _ = self.setup  # a wrong shape is refused before a graph is loaded
         groups = self.plan.groups()
         for cell, lines in groups.items():  # a wrong option is refused before a graph is loaded
             for line in lines:
