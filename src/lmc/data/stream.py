@@ -22,7 +22,7 @@ from lmc.errors import DataError, GraphError
 from lmc.graph import CSR, Graph, MappedFiles
 from lmc.graph.checks import checked_features
 from lmc.graph.csr import CHUNK, entry_chunks, scattered
-from lmc.graph.edges import DIRECTED_REMEDY, REMEDY
+from lmc.graph.edges import DIRECTED_REMEDY, REMEDY, mixed
 
 LARGE = ("edge_index", "x", "edge_weight", "edge_attr")
 ONE_EDGE = np.array([[0, 1], [1, 0]])
@@ -121,7 +121,7 @@ def _check_edges(adj: CSR, n: int, directed: bool) -> None:
             raise GraphError(f"expected no {what} (got some): {remedy}")
         back = key % n * n + key // n
         weight = 0 if adj.values is None else adj.values[at].double().view(torch.int64)
-        difference += int((_mixed(key, weight) - _mixed(back, weight)).sum())
+        difference += int((_hash(key, weight) - _hash(back, weight)).sum())
     if not directed and difference % 2**64:
         raise GraphError(
             f"expected an undirected graph with both directions of every edge, and the same weight in both (got "
@@ -139,10 +139,9 @@ def _sort_columns(adj: CSR, row: Tensor, at: slice) -> Tensor:
     return key
 
 
-def _mixed(key: Tensor, weight: Tensor | int) -> Tensor:
+def _hash(key: Tensor, weight: Tensor | int) -> Tensor:
     """A 64-bit hash of edges: equal sums over both directions mean, but for chance, that both have the same edges."""
-    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-        key = (key ^ (key >> shift)) * factor + weight
+    key = mixed(key, weight)
     return key ^ (key >> 31)
 
 

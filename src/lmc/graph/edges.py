@@ -44,6 +44,14 @@ def checked_edges(
     return CSR(adj.indptr, adj.indices, weight, n, symmetric=not directed, edge_data=attr)
 
 
+def mixed(key: Tensor, weight: Tensor | int = 0) -> Tensor:
+    """A 64-bit hash of edges, by their keys row * n + column and their weights; two rounds of SplitMix64, without the
+    last shift."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        key = (key ^ (key >> shift)) * factor + weight
+    return key
+
+
 def _check_numbers(edge_index: Tensor, n: int) -> None:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise GraphError(f"expected edge_index of shape [2, E] (got {list(edge_index.shape)})")

@@ -22,6 +22,7 @@ from torch import Tensor
 from lmc.errors import ConfigError
 from lmc.graph import CSR, Graph, with_transpose
 from lmc.graph.csr import entry_chunks, entry_ranges
+from lmc.graph.edges import mixed
 
 GROW_ROUNDS = 8
 REFINE_ROUNDS = 12
@@ -99,10 +100,8 @@ def thinned(adj: CSR) -> CSR:
     degree, kept = adj.degrees().long().clamp(max=4 * NEIGHBOURS), []
     for row, entries in entry_chunks(adj):
         col = adj.indices[entries].long()
-        mixed = torch.minimum(row, col) * adj.num_rows + torch.maximum(row, col)  # the same for both directions
-        for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-            mixed = (mixed ^ (mixed >> shift)) * factor
-        kept.append((mixed & 2**62 - 1) % torch.minimum(degree[row], degree[col]) < NEIGHBOURS)
+        key = torch.minimum(row, col) * adj.num_rows + torch.maximum(row, col)  # the same for both directions
+        kept.append((mixed(key) & 2**62 - 1) % torch.minimum(degree[row], degree[col]) < NEIGHBOURS)
     return bare(adj).filtered(torch.cat(kept)) if kept else adj
 
 
