@@ -110,15 +110,14 @@ def make(name: str, *, seed: int = 0, scale: float = 1.0, **changes: Any) -> Gra
     spec = replace(LOOKALIKES[name], **changes)
     n, num_edges = _sizes(name, spec, scale)
     rng = np.random.default_rng([seed, *name.encode()])
-    label = name if scale == 1.0 else f"{name}@{scale:g}"
+    label = label_of(name, scale)
     if spec.line:
         return on_a_line(spec, label, n, num_edges, rng)
     # at small scales communities become smaller, so that there are enough of them for the classes or the graphs
     wanted = 8 * spec.graphs if spec.multi_label else 2 * spec.classes
     size = min(spec.community, max(15, n // wanted))
     blocks = synthetic.make_blocks(n, size, spec.branching, spec.graphs, rng)
-    # P(w > t) = t^-tail for t >= 1: the smaller the tail, the larger the hubs
-    weights = (1.0 - rng.random(n)) ** (-1.0 / spec.tail)
+    weights = _weights(spec, n, rng)
     u, v = synthetic.draw_edges(blocks, weights, num_edges, spec.near, spec.middle, rng)
     draw_targets = synthetic.labels_and_features if spec.multi_label else synthetic.classes_and_features
     y, x = draw_targets(blocks, spec.classes, spec.features, spec.label_noise, spec.signal, rng)
@@ -136,11 +135,21 @@ def on_a_line(spec: Lookalike, name: str, n: int, num_edges: int, rng: np.random
     # small graphs have more labelled nodes, but these stay many edges apart
     labelled = max(round(n * spec.splits[0]), min(3 * spec.classes, n // 80))
     reach = min(spec.community, max(8, n // (12 * labelled)))
-    weights = (1.0 - rng.random(n)) ** (-1.0 / spec.tail)
+    weights = _weights(spec, n, rng)
     u, v = synthetic.draw_edges(synthetic.Line(n, reach), weights, num_edges, spec.near, spec.middle, rng)
     y = synthetic.labels_on_a_line(n, spec.classes, spec.label_noise, rng)
     split = synthetic.split_nodes(n, (labelled / n, *spec.splits[1:]), rng)
     return replace(_graph(u, v, None, y, split, spec.classes, name, rng), metric="top-k-micro-f1")
+
+
+def _weights(spec: Lookalike, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Weights of nodes with P(w > t) = t^-tail for t >= 1: the smaller the tail, the larger the hubs."""
+    return (1.0 - rng.random(n)) ** (-1.0 / spec.tail)
+
+
+def label_of(name: str, scale: float) -> str:
+    """The name of a lookalike with its scale, as :func:`parse` reads it."""
+    return name if scale == 1.0 else f"{name}@{scale:g}"
 
 
 def parse(source: str) -> tuple[str, float | None] | None:

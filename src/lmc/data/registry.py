@@ -164,7 +164,7 @@ def _parsed(entry: Named, folder: Path, mapped: bool) -> Graph:
 
 def _drawn(name: str, seed: int, scale: float, mapped: bool) -> Graph:
     """A lookalike. A large one is drawn once: the result is kept in the user's cache."""
-    spec, label = LOOKALIKES[name], name if scale == 1.0 else f"{name}@{scale:g}"
+    spec, label = LOOKALIKES[name], lookalikes.label_of(name, scale)
     draw = partial(lookalikes.make, name, seed=seed, scale=scale)
     if spec.multi_label or not 2 * spec.edges * scale >= KEPT_ENTRIES or scale > lookalikes.LARGEST:
         return draw()
