@@ -1379,7 +1379,7 @@ MUTANTS = (
     # Run folders
     Mutant(
         "file-digest-not-compared",
-        "train/checkpoint.py",
+        "train/sealed.py",
         "if head[_DIGEST_AT:] != digest.hexdigest().encode():",
         "if False:",
         "a file with another digest is damaged",
@@ -1387,7 +1387,7 @@ MUTANTS = (
     ),
     Mutant(
         "file-header-not-hashed",
-        "train/checkpoint.py",
+        "train/sealed.py",
         "hashlib.sha256(head[:_DIGEST_AT] + _BLANK)",
         "hashlib.sha256(head[:8] + _BLANK)",
         "the digest is that of the whole file",

@@ -12,7 +12,7 @@ from helpers import chance, make, parts_of, random_graph
 from lmc.errors import CheckpointError
 from lmc.methods import CMC
 from lmc.stores import Disk, Pinned, Placement, Store
-from lmc.train import checkpoint
+from lmc.train import checkpoint, sealed
 
 
 @pytest.mark.parametrize("chunk", [4, 2**24], ids=["chunks", "at once"])
@@ -20,7 +20,7 @@ from lmc.train import checkpoint
 def test_the_reader_of_safetensors_reads_what_is_written(
     tier: Store, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CHUNK", chunk)
+    monkeypatch.setattr(sealed, "CHUNK", chunk)
     rows = torch.randn(7, 3, generator=chance())
     table = tier.table(7, 3, torch.float32, torch.device("cpu"))
     table.push(slice(0, 7), rows)
@@ -32,12 +32,12 @@ def test_the_reader_of_safetensors_reads_what_is_written(
     }
     path = tmp_path / "file.safetensors"
     with path.open("wb") as file:
-        checkpoint.write(file, {**plain, "table": table}, {"key": "value"})
+        sealed.write(file, {**plain, "table": table}, {"key": "value"})
     with safetensors.safe_open(path, framework="pt") as opened:
         assert opened.metadata() == {"key": "value"}
         for name, value in {**plain, "table": rows}.items():
             assert torch.equal(opened.get_tensor(name), value)
-    found = checkpoint.matrices_in(path)["table"]
+    found = sealed.matrices_in(path)["table"]
     assert (found.shape, found.dtype) == ((7, 3), torch.float32)
     assert torch.equal(found[2:5], rows[2:5])
 

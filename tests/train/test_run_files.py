@@ -28,7 +28,7 @@ from lmc.files import locked
 from lmc.methods import CMC, GAS, IMC, DropEdge, GraphSAINT, LMC4Conv, Method
 from lmc.results import ErrorRecord, append_lines, read_errors
 from lmc.stores import Placement
-from lmc.train import Callback, Training, checkpoint, manifest, run_folder, stop_on_interrupt
+from lmc.train import Callback, Training, checkpoint, manifest, run_folder, sealed, stop_on_interrupt
 from lmc.train.run_folder import Settings, interval
 
 State = dict[str, Tensor]
@@ -65,7 +65,7 @@ def resume(folder: Path, *args: Any, **options: Any) -> lmc.RunRecord:
 
 
 def state(folder: Path) -> State:
-    return checkpoint.read_sealed(folder / checkpoint.FILE)[0]
+    return sealed.read_sealed(folder / checkpoint.FILE)[0]
 
 
 def same(a: Path, b: Path) -> bool:
@@ -282,12 +282,12 @@ def test_any_changed_byte_of_the_newest_checkpoint_is_found_and_the_one_before_i
     for k in range(40):
         at = k * (len(whole) - 1) // 39
         newest.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << k % 8)]) + whole[at + 1 :])
-        with pytest.raises(checkpoint.Damaged):
-            checkpoint.read_sealed(newest)
+        with pytest.raises(sealed.Damaged):
+            sealed.read_sealed(newest)
     for header in (b"", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"\3" + b"\0" * 7 + b'{"a', whole[:60]):
         newest.write_bytes(header)
-        with pytest.raises(checkpoint.Damaged):
-            checkpoint.matrices_in(newest)
+        with pytest.raises(sealed.Damaged):
+            sealed.matrices_in(newest)
     newest.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     copy, optimizer = previous.read_bytes(), torch.optim.Adam(model.parameters())
     previous.write_bytes(copy[:-1])
@@ -322,13 +322,13 @@ def test_a_crash_between_two_renames_leaves_the_checkpoint_before(half: Path, un
 
 def test_the_best_parameters_have_a_digest_too(half: Path) -> None:
     path = half / run_folder.BEST
-    tensors, metadata = checkpoint.read_sealed(path)
+    tensors, metadata = sealed.read_sealed(path)
     assert "layers.0.lin.weight" in tensors
     assert metadata["epoch"] in "12"
     whole = path.read_bytes()
     path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 16]) + whole[-2:])
-    with pytest.raises(checkpoint.Damaged):
-        checkpoint.read_sealed(path)
+    with pytest.raises(sealed.Damaged):
+        sealed.read_sealed(path)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from lmc.errors import CheckpointError
 from lmc.files import read_json, replacing
 from lmc.methods import ClusterMethod
 from lmc.train import checkpoint
-from lmc.train.checkpoint import Damaged, FileMatrix, Position, Saved
+from lmc.train.checkpoint import Position, Saved
+from lmc.train.sealed import Damaged, FileMatrix, write_sealed
 
 FILE, PREVIOUS, DAMAGED = (f"checkpoint{kind}.json" for kind in ("", ".previous", ".damaged"))
 _FOLDER = "checkpoint-"
@@ -50,10 +51,10 @@ def save(run_dir: Path, run: Run, optimizer: Optimizer, position: Position) -> N
     folder, shared = run_dir / f"{_FOLDER}{number}", ""
     with world.together():
         folder.mkdir(parents=True, exist_ok=True)
-        rows = checkpoint.write_sealed(folder / _rank_file(world.rank), *checkpoint.row_content(run))
+        rows = write_sealed(folder / _rank_file(world.rank), *checkpoint.row_content(run))
         if world.rank == 0:
             content = checkpoint.shared_content(run, optimizer, position)
-            shared = checkpoint.write_sealed(folder / "shared.safetensors", *content)
+            shared = write_sealed(folder / "shared.safetensors", *content)
     digests, parts = world.texts(rows), world.gather(_first_nodes(run).to(world.device))
     with world.together():
         if world.rank == 0:

@@ -29,6 +29,7 @@ from lmc.results import EpochRecord, append_lines, as_lines, read_lines, write_l
 from lmc.train import checkpoint, manifest
 from lmc.train.checkpoint import Position
 from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, read_optimizer, read_scheduler
+from lmc.train.sealed import on_host, write_sealed
 
 FORMAT = 3
 """Version of the files in a run folder. Folders of other versions are refused; format 1 had no number."""
@@ -201,7 +202,7 @@ class RunFolder:
         if not self._run.is_first_rank:
             return
         with self._writing():
-            checkpoint.write_sealed(self.path / BEST, checkpoint.on_host(parameters), {"epoch": str(epoch)})
+            write_sealed(self.path / BEST, on_host(parameters), {"epoch": str(epoch)})
 
     def _writing(self) -> AbstractContextManager[None]:
         """Turn an error of the disk into a line that says where to continue."""

@@ -15,6 +15,7 @@ from lmc.models import MODELS, Model
 from lmc.results import RunRecord, read_run
 from lmc.train import checkpoint, manifest
 from lmc.train.run_folder import BEST, FORMAT, RUN_FILES, holds_run
+from lmc.train.sealed import Damaged, matrices_in, read_sealed
 
 
 @typed
@@ -56,12 +57,12 @@ def _parameters(path: Path, record: RunRecord) -> Mapping[str, Tensor]:
     chose = record.config.get("restore_best") and record.best_val is not None
     try:
         if best.exists():
-            return checkpoint.read_sealed(best)[0]
+            return read_sealed(best)[0]
         if last.exists() and not chose:
-            tables = [name for name in checkpoint.matrices_in(last) if not name.startswith("model.")]
-            tensors, _ = checkpoint.read_sealed(last, but=tables)
+            tables = [name for name in matrices_in(last) if not name.startswith("model.")]
+            tensors, _ = read_sealed(last, but=tables)
             return {name.removeprefix("model."): value for name, value in tensors.items()}
-    except checkpoint.Damaged as error:
+    except Damaged as error:
         raise CheckpointError(f"expected parameters in {path} (got damage: {error}): {RESTORE}") from error
     raise CheckpointError(f"expected {BEST} in {path} (got none): train to the end of an epoch, or name another folder")
 
