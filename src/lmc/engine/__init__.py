@@ -10,7 +10,8 @@ distributed runs on several ranks: ownership of rows, and their exchange
 exact       exact states and adjoints of all nodes, chunk by chunk
 """
 
-from lmc.engine.bind import bind, check_fit
+from lmc.engine.bind import bind
+from lmc.engine.compatibility import check_fit
 from lmc.engine.distributed import Distributed
 from lmc.engine.problem import Problem
 from lmc.engine.run import Run, StepStats

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lmc.engine.compatibility import check_fit
 from lmc.engine.cuda_graphs import warm_up
 from lmc.engine.distributed import Distributed, World, own_shard
 from lmc.engine.distributed.exchange import Exchange
@@ -24,16 +24,10 @@ from lmc.graph import Graph, Shard, without_features
 from lmc.heap import release_freed
 from lmc.losses import Loss, checked_loss, describe
 from lmc.methods import ClusterMethod, DropEdge, Method
-from lmc.models import Embedding, Model
+from lmc.models import Model
 from lmc.models.activation import BatchNormWithHalo
 from lmc.partition import check_parts
 from lmc.stores import Placement, placement_on
-
-_READERS = {
-    "edge_weight": "a model with a linear aggregation, such as GCN, SAGE or GIN",
-    "edge_attr": "a wrapped network whose forward takes edge_attr (lmc.wrap)",
-}
-"""Models that read what an edge was given with."""
 
 
 def bind(
@@ -203,75 +197,4 @@ def _check_method(outer: Method, method: Method, kind: Layered, model: Model, pl
         raise ConfigError(
             f'expected structure="device" for {title} and {type(model).__name__} (got "{placement.structure}"): they '
             "read more than the edges of a batch; LMC4Conv, CMC and GAS with a model of layers, such as GCN, do not"
-        )
-
-
-def check_fit(given: Graph | Shard, model: Model, needs: Literal["train", "targets", "features"] = "train") -> None:
-    """Refuse a graph and a model whose widths do not fit each other.
-
-    Args:
-        needs: "train": training nodes; "targets": nodes of any split; "features": none, and only the features have to
-            fit.
-    """
-    graph = given.graph if isinstance(given, Shard) else given
-    if not isinstance(graph, Graph):
-        raise ConfigError(f"expected an lmc.Graph (got {type(graph).__name__}): lmc.load makes one")
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"expected a model of lmc.models (got {type(model).__name__}): lmc.wrap makes one of a network of PyG "
-            "convolutions; docs/bring-your-own-model.md shows how to write one"
-        )
-    model.initialise(graph.num_features)
-    if needs == "train" and "train" not in given.splits:
-        raise ConfigError(
-            f"expected training nodes in graph {graph.name!r} (got none): pass y and train to Graph.from_edges; "
-            "lmc.predict needs neither"
-        )
-    if needs == "targets" and not given.splits:
-        raise ConfigError(
-            f"expected nodes with known targets in graph {graph.name!r} (got none): pass y and test to "
-            "Graph.from_edges; lmc.predict needs neither"
-        )
-    _check_edge_data(graph, model)
-    if isinstance(getattr(model, "lin_in", None), Embedding) and not without_features(graph):
-        raise ConfigError(
-            f'expected a graph without features for input="embedding" (got {graph.num_features} features in graph '
-            f'{graph.name!r}): use input="features", or build the graph with x=None'
-        )
-    _check_widths(graph, model, needs)
-
-
-def _check_widths(graph: Graph, model: Model, needs: Literal["train", "targets", "features"]) -> None:
-    """Refuse a graph whose features or classes are not as many as the model has inputs or outputs."""
-    if needs == "features":
-        if graph.num_features != model.in_width:
-            raise ConfigError(
-                f"expected a graph with the {model.in_width} features that the model was made for (got "
-                f"{graph.num_features} in graph {graph.name!r}): pass the features of training"
-            )
-        return
-    for what, wanted, got, source in (
-        ("inputs", graph.num_features, model.in_width, "g.num_features"),
-        ("outputs", graph.num_classes, model.out_width, "g.num_classes"),
-    ):
-        if wanted == got:
-            continue
-        other = f", or pass num_classes={got} to Graph.from_edges" if needs == "targets" and what == "outputs" else ""
-        raise ConfigError(
-            f"expected a model with {wanted} {what} for graph {graph.name!r} (got {got}): build it with {source}{other}"
-        )
-
-
-def _check_edge_data(graph: Graph, model: Model) -> None:
-    """Refuse edge weights and features that the model would ignore, or that have another width."""
-    for name, reads in (("edge_weight", model.reads_edge_weight), ("edge_attr", model.edge_dim is not None)):
-        if getattr(graph, name) is not None and not reads:
-            raise ConfigError(
-                f"expected a model that reads {name} (got {type(model).__name__}, which would ignore it): use "
-                f"{_READERS[name]}, or load the graph without {name}"
-            )
-    if graph.edge_attr is not None and graph.edge_attr.shape[1] != model.edge_dim:
-        raise ConfigError(
-            f"expected edge_attr [E, {model.edge_dim}] for {type(model).__name__} (got {list(graph.edge_attr.shape)}): "
-            "change the edge_dim of its convolutions"
         )
