@@ -159,6 +159,8 @@ def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
         (("tiny-like", "--scheduler", "cosinus"), "did you mean cosine?"),
         (("tiny-like", "--scheduler", "step:size=0.5"), "expected a whole number for size"),
         (("tiny-like", "--patience", "0"), "patience of at least 1"),
+        (("tiny-like", "--lr", "0"), "lr in (0, 1e30] (got 0.0)"),
+        (("tiny-like", "--lr", "1e38"), "lr in (0, 1e30] (got 1e+38)"),
         (("tiny-like", "--minutes", "0"), "minutes of more than 0 (got 0.0)"),
         (("tiny-like", "--clip", "inf"), "clip of more than 0 (got inf)"),
         (("nowhere/graph.npz",), "nowhere/graph.npz"),

@@ -21,7 +21,15 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Run
 from lmc.engine.distributed import begin_folder, begun_folders
-from lmc.errors import CheckpointError, ConfigError, RunWarning, check_at_least, check_fields, check_positive
+from lmc.errors import (
+    CheckpointError,
+    ConfigError,
+    RunWarning,
+    check_at_least,
+    check_fields,
+    check_positive,
+    check_within,
+)
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
 from lmc.methods import ClusterMethod, Method
@@ -91,7 +99,8 @@ class Settings:
             read_optimizer(self.optimizer)
         if isinstance(self.scheduler, str):
             read_scheduler(self.scheduler)
-        check_positive(lr=self.lr, clip=self.clip, minutes=self.minutes)
+        check_within("(0, 1e30]", lr=self.lr)  # optimisers refuse or overflow with larger ones
+        check_positive(clip=self.clip, minutes=self.minutes)
         check_at_least(0, weight_decay=self.weight_decay, eval_every=self.eval_every)
         check_at_least(1, epochs=self.epochs, patience=self.patience, steps=self.steps)
         interval(self.checkpoint_every)
