@@ -506,7 +506,8 @@ class ClusterMethod(Method):
             raise ConfigError(f"expected partition in {list(PARTITIONS)} (got {self.partition!r})")
         if self.num_parts and self.clusters_per_batch and self.clusters_per_batch > self.num_parts:
             raise ConfigError(
-                f"expected clusters_per_batch of at most num_parts = {self.num_parts} (got {self.clusters_per_batch})"
+                f"expected clusters_per_batch of at most num_parts = {self.num_parts} (got {self.clusters_per_batch}): "
+                "take fewer clusters, or more parts"
             )
 
     def parts_of(self, graph: Graph, seed: int) -> Tensor:
@@ -525,7 +526,7 @@ class ClusterMethod(Method):
             raise ConfigError(f"expected an assignment to {self.num_parts} parts (got {b} parts): make them agree")
         c = self.parts_in_batch(b)
         if c > b:
-            raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c})")
+            raise ConfigError(f"expected clusters_per_batch of at most {b} parts (got {c}): take fewer clusters")
         return Clusters.of(parts, c, self.redraw, seed)
 
     def parts_in_batch(self, b: int) -> int:
