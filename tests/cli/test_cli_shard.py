@@ -39,6 +39,19 @@ def test_the_same_graph_is_written_again_and_another_one_is_refused(tmp_path: Pa
     assert read_shard(folder, 1, ranks=2).num_nodes == 450
 
 
+def test_files_that_are_no_shards_stay(tmp_path: Path) -> None:
+    own = tmp_path / "rank-3" / "notes.txt"
+    own.parent.mkdir()
+    own.write_text("mine")
+    for ranks in ("4", "2"):
+        args = ["shard", "tiny-like@0.3", "--ranks", ranks, "--parts", "6", "--out", str(tmp_path)]
+        result = CliRunner().invoke(app, args)
+        assert result.exit_code == 0, result.output
+    assert own.read_text() == "mine"
+    assert sorted(path.parent.name for path in tmp_path.glob("rank-*/shard.npz")) == ["rank-0", "rank-1"]
+    assert not (tmp_path / "rank-2").exists()
+
+
 @pytest.mark.parametrize(("ranks", "parts"), [("0", "4"), ("4", "3"), ("2", "99999999")])
 def test_numbers_that_do_not_fit_are_refused(ranks: str, parts: str, tmp_path: Path) -> None:
     args = ["shard", "tiny-like", "--ranks", ranks, "--parts", parts, "--out", str(tmp_path / "shards")]

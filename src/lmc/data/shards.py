@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,10 @@ def write_shards(graph: Graph, parts: Tensor, owners: Tensor, ranks: int, folder
             common |= {"directed": graph.directed, "num_features": graph.num_features}
             del shard  # before the next one is cut
             release_freed()
-        for stale in set(folder.glob("rank-*")) - {_file(folder, rank).parent for rank in range(ranks)}:
-            shutil.rmtree(stale)
+        for stale in set(folder.glob("rank-*/shard.npz")) - {_file(folder, rank) for rank in range(ranks)}:
+            stale.unlink()
+            with suppress(OSError):  # it holds files of somebody else, which stay
+                stale.parent.rmdir()
         manifest = {"format": FORMAT, "ranks": written, **common}
         replace(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     return written
