@@ -89,6 +89,21 @@ def test_attention_is_compared_without_methods_that_need_a_linear_aggregation(in
     assert " cmc " not in said
 
 
+@pytest.mark.parametrize("more", [(), ("--resume",), ("--overwrite",)])
+def test_a_run_and_a_comparison_do_not_share_a_folder(invoke: Invoke, more: tuple[str, ...]) -> None:
+    train = ("train", *SMALL, "--method", "lmc", "--epochs", "1", "--run-dir")
+    compare = ("compare", *SMALL, "--methods", "full,gas", "--epochs", "1", "--run-dir")
+    for command, folder in ((train, "run"), (compare, "comparison")):
+        code, said = invoke(*command, folder)
+        assert code == 0, said
+    code, said = invoke(*compare, "run", *more)
+    assert code == 2
+    assert "expected a folder for a comparison (got run, which holds a run of lmc train)" in said
+    code, said = invoke(*train, "comparison", *more)
+    assert code == 2
+    assert "expected a folder for a run (got comparison, which holds a comparison)" in said
+
+
 def test_a_stopped_comparison_is_resumed(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ("compare", *SMALL, "--methods", "gas,lmc", "--epochs", "5", "--error-every", "2")
     assert invoke(*common, "--run-dir", "whole")[0] == 0

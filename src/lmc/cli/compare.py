@@ -103,6 +103,10 @@ def _folders(root: Path, labels: Sequence[str], may_hold_runs: bool) -> dict[str
     folders = {label: root / file_name(label) for label in labels}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"expected methods whose labels differ in letters or digits (got {', '.join(labels)})")
+    if holds_run(root):
+        raise ConfigError(
+            f"expected a folder for a comparison (got {root}, which holds a run of lmc train): choose another --run-dir"
+        )
     if not may_hold_runs and any(map(holds_run, folders.values())):
         raise ConfigError(
             f"expected a new run folder (got {root}, which holds a comparison): "

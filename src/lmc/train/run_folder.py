@@ -33,7 +33,7 @@ from lmc.errors import (
 from lmc.files import RESTORE, locked, read_json, replace, sync, writable
 from lmc.losses import describe
 from lmc.methods import ClusterMethod, Method
-from lmc.results import EpochRecord, append_lines, as_lines, read_lines, write_lines
+from lmc.results import EpochRecord, append_lines, as_lines, read_about, read_lines, write_lines
 from lmc.train import checkpoint, manifest
 from lmc.train.checkpoint import Position
 from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, read_optimizer, read_scheduler
@@ -258,6 +258,9 @@ def _check_folder(path: Path, resume: bool, config: dict[str, Any]) -> None:
             f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
             "it, or choose another folder (--overwrite replaces the run)"
         )
+    about = None if holds_run(path) else read_about(path)
+    if about and about.methods:
+        raise ConfigError(f"expected a folder for a run (got {path}, which holds a comparison): choose another folder")
     file = path / "config.json"
     if holds_run(path) and not file.exists():
         raise CheckpointError(f"expected a config.json in {path} (got files of a run without it): {RESTORE}")
