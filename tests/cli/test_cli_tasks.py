@@ -61,6 +61,15 @@ def test_train_on_numbers_with_a_loss(invoke: Invoke, numbers: Path, tmp_path: P
     assert "loss: huber(delta=0.5) there, mse() here" in said
 
 
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_file_without_targets_is_refused_by_what_it_lacks(invoke: Invoke, command: str, tmp_path: Path) -> None:
+    base = lmc.load("tiny-like", scale=0.2)
+    lmc.save(lmc.Graph.from_edges(base.edge_index, base.x), tmp_path / "bare.npz")
+    code, said = invoke(command, str(tmp_path / "bare.npz"))
+    assert code == 2
+    assert said.startswith("error: expected targets in graph 'bare' (got none): add y and train_idx to the file")
+
+
 def test_compare_on_numbers(invoke: Invoke, numbers: Path, tmp_path: Path) -> None:
     code, said = invoke(
         "compare", str(numbers), *SMALL, "--task", "regression", "--loss", "mse", "--methods", "gas", "--run-dir", "c"

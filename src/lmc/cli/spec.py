@@ -71,6 +71,11 @@ def check_shared(texts: Sequence[str], **shared: Any) -> None:
 
 def parse_model(text: str, graph: Graph, seed: int) -> Model:
     """The model of one spec for a graph, with its initial parameters drawn from ``seed``."""
+    if not graph.num_classes:
+        raise ConfigError(
+            f"expected targets in graph {graph.name!r} (got none): add y and train_idx to the file; lmc predict needs "
+            "neither"
+        )
     cls, given = read_model(text)
     return cast(Any, cls)(graph.num_features, given.pop("hidden"), graph.num_classes, seed=seed, **given)
 
