@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import lmc
 from lmc.cli import app
+from lmc.errors import ConfigError
 from lmc.methods import METHODS
 from lmc.presets import get, names
 
@@ -124,6 +125,11 @@ def test_the_command_line_lists_shows_and_refuses() -> None:
     assert all(name.split("/")[0] in text for name in names())
     code, _ = run("presets", "lmc/gcn/flick")
     assert code != 0
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"expected name to be a text \(got 3\): pass one"):
+        get(3)  # type: ignore[arg-type]
 
 
 def test_options_of_the_command_line_replace_those_of_the_preset(tmp_path: Any) -> None:

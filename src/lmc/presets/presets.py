@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
-from lmc.errors import ConfigError
+from lmc.errors import ConfigError, typed
 from lmc.graph import Graph
 from lmc.methods import METHODS, Method
 from lmc.models import MODELS, Model
@@ -54,6 +54,7 @@ def names() -> list[str]:
     return list(_presets())
 
 
+@typed
 def get(name: str) -> Preset:
     """The preset of this name."""
     known = _presets()
