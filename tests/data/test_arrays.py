@@ -165,6 +165,18 @@ def test_arrays_of_other_things_are_refused(arrays: dict[str, np.ndarray], key: 
     assert "\n" not in str(raised.value)
 
 
+def test_tables_of_pandas_are_read_in_the_order_of_their_rows(arrays: dict[str, np.ndarray], file: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    labels = [f"node {k}" for k in range(6)]
+    x, y = pandas.DataFrame(arrays["x"], index=labels), pandas.Series(arrays["y"], index=labels)
+    g = Graph.from_edges(arrays["edge_index"], x, y, train=pandas.Series(arrays["train_idx"]))
+    assert torch.equal(g.x, lmc.load(file).x)
+    assert torch.equal(g.y, lmc.load(file).y)
+    assert torch.equal(g.train, lmc.load(file).train)
+    with pytest.raises(GraphError, match=r"numeric arrays \(got x of dtype object\)"):
+        Graph.from_edges(arrays["edge_index"], x.assign(name=labels), y, train=[0])
+
+
 @pytest.mark.parametrize("kind", [sp.csr_matrix, sp.coo_array, sp.csc_matrix, sp.lil_matrix])
 def test_scipy_matrices_are_edges_and_features(arrays: dict[str, np.ndarray], file: Path, kind: Any) -> None:
     edges = arrays["edge_index"]

@@ -38,6 +38,8 @@ def as_tensor(what: str, values: object) -> Tensor:
     """``values`` as a tensor of numbers. Other byte orders and unsigned integers are converted; text is refused."""
     if is_sparse(values):
         raise GraphError(f"expected a dense {what} (got a scipy {type(values).__name__}): pass {what}.toarray()")
+    if hasattr(values, "__array__") and not isinstance(values, Tensor | np.ndarray):
+        values = np.array(values)  # torch does not read a table of pandas
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "biufc":
             raise GraphError(f"expected numeric arrays (got {what} of dtype {values.dtype}): pass numbers only")
