@@ -31,10 +31,17 @@ def arguments(**changed: Any) -> dict[str, Any]:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "edge index too large": ({"edge_index": BOTH + 1}, r"between nodes in \[0, 8\) \(got node 8\)"),
+    "edge index too large": (
+        {"edge_index": BOTH + 1},
+        r"between nodes in \[0, 8\) \(got node 8\): number the nodes from 0",
+    ),
     "edge index negative": ({"edge_index": BOTH - 1}, r"between nodes in \[0, 8\) \(got node -1\)"),
-    "edge index of floats": ({"edge_index": BOTH.float()}, "whole node numbers"),
-    "edge index of wrong shape": ({"edge_index": BOTH.t()}, r"shape \[2, E\] \(got \[20, 2\]\)"),
+    "edge index of floats": (
+        {"edge_index": BOTH.float()},
+        r"whole node numbers .* \(got torch.float32\): pass integers",
+    ),
+    "no edges in a list": ({"edge_index": [[], []]}, r"at least one edge \(got none\)"),
+    "edge index of wrong shape": ({"edge_index": BOTH.t()}, r"shape \[2, E\] \(got \[20, 2\]\): .*edge_index.T"),
     "no edges": ({"edge_index": BOTH[:, :0]}, "at least one edge"),
     "one direction": ({"edge_index": ONE_WAY}, r"undirected.*\(0, 1\) without \(1, 0\).*symmetrise=True"),
     "duplicate": ({"edge_index": torch.cat([BOTH, BOTH[:, :1]], 1)}, r"duplicate.*\(0, 1\).*symmetrise=True"),
@@ -58,13 +65,19 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown class in a split": ({"y": torch.tensor([0, 1, 2, -1, 1, 2, 0, 1])}, r"every val node.*y\[3\] = -1"),
     "all unknown": ({"y": torch.full((8,), -1)}, "at least one known class"),
     "empty train split": ({"train": torch.tensor([], dtype=torch.int64)}, "at least one train node"),
-    "empty list of train nodes": ({"train": []}, "at least one train node"),
+    "empty list of train nodes": ({"train": []}, "at least one train node .*: name some, or leave train out"),
     "no split": ({"train": None, "val": None, "test": None}, r"train nodes \(got none\).*leave out y"),
     "val and test without train": ({"train": None}, r"train nodes \(got none\).*pass test alone"),
     "empty test mask": ({"test": torch.zeros(8, dtype=torch.bool)}, "at least one test node"),
     "overlapping splits": ({"val": torch.tensor([2, 3])}, "1 nodes in both train and val, e.g. node 2"),
-    "mask of wrong length": ({"train": torch.ones(7, dtype=torch.bool)}, r"train mask of length 8 \(got 7\)"),
-    "split node out of range": ({"test": torch.tensor([5, 8])}, r"test nodes in \[0, 8\) \(got 8\)"),
+    "mask of wrong length": (
+        {"train": torch.ones(7, dtype=torch.bool)},
+        r"train mask of length 8 \(got 7\): pass a boolean per node",
+    ),
+    "split node out of range": (
+        {"test": torch.tensor([5, 8])},
+        r"test nodes in \[0, 8\) \(got 8\): number the nodes from 0",
+    ),
     "split of two dimensions": ({"val": torch.ones(8, 2, dtype=torch.bool)}, "expected val .* one-dimensional"),
 }
 

@@ -270,12 +270,12 @@ def checked_mask(split: str, nodes: object, n: int) -> Tensor:
     """The boolean mask [n] of a split, from a mask or from node numbers."""
     chosen = as_tensor(split, nodes)
     if chosen.dim() == 1 and not chosen.numel() and chosen.dtype != torch.bool:
-        raise GraphError(f"expected at least one {split} node (got an empty split)")
+        raise GraphError(_empty(split))
     if chosen.dim() != 1:
         raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
     if chosen.dtype == torch.bool:
         if chosen.numel() != n:
-            raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()})")
+            raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()}): pass a boolean per node")
         mask = chosen
     elif chosen.is_floating_point() or chosen.is_complex():
         raise GraphError(f"expected {split} as a boolean mask or whole node numbers (got {chosen.dtype})")
@@ -287,12 +287,18 @@ def checked_mask(split: str, nodes: object, n: int) -> Tensor:
             )
         outside = (chosen < 0) | (chosen >= n)
         if bool(outside.any()):
-            raise GraphError(f"expected {split} nodes in [0, {n}) (got {int(chosen[outside][0])})")
+            raise GraphError(
+                f"expected {split} nodes in [0, {n}) (got {int(chosen[outside][0])}): number the nodes from 0"
+            )
         mask = torch.zeros(n, dtype=torch.bool, device=chosen.device)
         mask[chosen.long()] = True
     if not bool(mask.any()):
-        raise GraphError(f"expected at least one {split} node (got an empty split)")
+        raise GraphError(_empty(split))
     return mask
+
+
+def _empty(split: str) -> str:
+    return f"expected at least one {split} node (got an empty split): name some, or leave {split} out"
 
 
 def check_labelled(y: Tensor, masks: dict[str, Tensor]) -> None:

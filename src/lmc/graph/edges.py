@@ -54,14 +54,22 @@ def mixed(key: Tensor, weight: Tensor | int = 0) -> Tensor:
 
 def _check_numbers(edge_index: Tensor, n: int) -> None:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise GraphError(f"expected edge_index of shape [2, E] (got {list(edge_index.shape)})")
-    if edge_index.is_floating_point() or edge_index.is_complex():
-        raise GraphError(f"expected whole node numbers in edge_index (got {edge_index.dtype})")
+        raise GraphError(
+            f"expected edge_index of shape [2, E] (got {list(edge_index.shape)}): pass sources and targets as two "
+            "rows; edge_index.T makes them of a list of edges"
+        )
     if edge_index.shape[1] == 0:
         raise GraphError("expected at least one edge (got none): a graph without edges needs no graph network")
+    if edge_index.is_floating_point() or edge_index.is_complex():
+        raise GraphError(
+            f"expected whole node numbers in edge_index (got {edge_index.dtype}): pass integers, e.g. torch.int64"
+        )
     outside = (edge_index < 0) | (edge_index >= n)
     if bool(outside.any()):
-        raise GraphError(f"expected edges between nodes in [0, {n}) (got node {int(edge_index[outside][0])})")
+        raise GraphError(
+            f"expected edges between nodes in [0, {n}) (got node {int(edge_index[outside][0])}): number the nodes from "
+            "0 as the rows of x, and give every node a row"
+        )
 
 
 def _checked_data(name: str, data: Tensor, m: int) -> Tensor:
