@@ -147,6 +147,7 @@ def test_a_graph_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
         (("tiny-like", "--method", "full", "--parts", "3"), "(got --parts)"),
         (("tiny-like", "--alpha", "0.2"), "--method lmc:alpha=0.4"),
         (("tiny-like", "--epochs", "many"), "--epochs"),
+        (("tiny-like", "--lr", "small"), "'small'"),
         ((), "lmc train --help"),
         (("tiny-like", "--history", "tape"), "tape"),
         (("tiny-like", "--device", "tpu9"), "expected a device"),

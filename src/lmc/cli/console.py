@@ -95,6 +95,8 @@ def _say(*lines: str) -> None:
 def _usage(error: Any) -> str:
     """What is wrong with the options, with the way to options of a method or a model, which are no flags."""
     text = " ".join(error.format_message().split()).rstrip(".")
+    if hasattr(error.__cause__, "errors"):  # of pydantic, by which newer versions of Typer read numbers
+        text += f" (got {error.__cause__.errors()[0]['input']!r})"
     if type(error).__name__ == "NoSuchOption":
         return (
             f"{text}: `{error.ctx.command_path} --help` lists the options; those of a method or a model follow its "
