@@ -86,6 +86,11 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         lmc.data.load(tmp_path / "none.npz")
 
 
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"whole .npz file \(got .*, a folder\): pass the path of a file in it"):
+        lmc.load(str(tmp_path))
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.95])
 def test_a_truncated_file_is_reported(file: Path, share: float) -> None:
     file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])

@@ -39,6 +39,8 @@ def naming(path: Path, what: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise DataError(f"expected {what} at {path} (got no such file): check the path") from error
+    except IsADirectoryError as error:
+        raise DataError(f"expected {what} (got {path}, a folder): pass the path of a file in it") from error
     except Exception as error:  # a damaged file may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(f"expected {what} (got {path}, {reason}): copy or write it again") from error
