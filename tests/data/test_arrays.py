@@ -165,6 +165,17 @@ def test_arrays_of_other_things_are_refused(arrays: dict[str, np.ndarray], key: 
     assert "\n" not in str(raised.value)
 
 
+def test_read_only_arrays_are_read_without_a_warning(arrays: dict[str, np.ndarray], recwarn: Any) -> None:
+    for key in ("edge_index", "x", "y", "train_idx"):
+        arrays[key].flags.writeable = False
+    torch.set_warn_always(True)
+    try:
+        Graph.from_edges(arrays["edge_index"], arrays["x"], arrays["y"], train=arrays["train_idx"])
+    finally:
+        torch.set_warn_always(False)
+    assert not [str(each.message) for each in recwarn]
+
+
 def test_tables_of_pandas_are_read_in_the_order_of_their_rows(arrays: dict[str, np.ndarray], file: Path) -> None:
     pandas = pytest.importorskip("pandas")
     labels = [f"node {k}" for k in range(6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
@@ -48,7 +49,9 @@ def as_tensor(what: str, values: object) -> Tensor:
         kind: Any = {"u": np.int64 if values.itemsize > 1 else np.uint8, "f": f"f{min(values.itemsize, 8)}"}
         values = np.asarray(values, kind.get(values.dtype.kind, values.dtype.newbyteorder("=")), order="C")
     try:
-        made = torch.as_tensor(values)
+        with warnings.catch_warnings():  # of numpy arrays that are read-only; a graph does not write into its arrays
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            made = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise GraphError(f"expected {what} as an array of numbers (got {type(values).__name__}: {error})") from error
     if made.layout != torch.strided:
