@@ -342,7 +342,19 @@ def test_a_drawn_batch_is_that_of_its_parts() -> None:
     for drawn, batch in zip(Padding(run.source).epoch(1, 0), run.source.epoch(1, 0), strict=True):
         assert (drawn.num_core, drawn.num_halo, drawn.slot) == (batch.num_core, batch.num_halo, batch.slot)
         assert (drawn.weight, drawn.graph, drawn.fixed) == (batch.weight, batch.graph, batch.fixed)
-        for name in ("core", "halo", "ext", "y", "labelled", "n_id", "coefficients", "edge_index"):
+        assert (drawn.num_nodes, drawn.num_edges) == (batch.num_nodes, batch.num_edges)
+        for name in (
+            "core",
+            "halo",
+            "ext",
+            "y",
+            "labelled",
+            "n_id",
+            "coefficients",
+            "edge_index",
+            "val_mask",
+            "test_mask",
+        ):
             assert torch.equal(getattr(drawn, name), getattr(batch, name))
         assert repr(drawn).replace("Drawn", "") == repr(batch)
 

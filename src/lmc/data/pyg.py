@@ -15,13 +15,14 @@ from lmc.graph.csr import from_rows
 
 
 def from_data(
-    data: Any, *, name: str = "graph", symmetrise: bool = False, directed: bool = False, task: str | None = None
+    data: Any, *, name: str = "graph", symmetrise: bool = False, directed: bool | None = None, task: str | None = None
 ) -> Graph:
     """The graph in a PyG ``Data`` with x, y, edge_index and train_mask; val_mask and test_mask are optional, and
     ``data.node_weight`` [n] is the weight of each loss.
 
     With ``test_mask`` alone it is a graph for evaluations, and without ``y`` and masks one for predictions. Of masks
     with several splits, [n, k], the first is used. ``data.edge_weight`` and ``data.edge_attr`` are those of the graph.
+    ``task`` and ``directed`` replace those of ``data.lmc``, which :meth:`lmc.Graph.to_data` writes.
     """
     needed = {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}
     if all(getattr(data, key, None) is None for key in ("y", *(f"{split}_mask" for split in SPLITS))):
@@ -35,15 +36,20 @@ def from_data(
             "expected edges of one type (got data.edge_type): encode the types as data.edge_attr, which wrapped "
             "networks read, or delete them"
         )
+    told = getattr(data, "lmc", {})
     given: dict[str, Any] = {split: _mask(data, split) for split in SPLITS if "y" in needed}
-    given |= {"name": name, "symmetrise": symmetrise, "task": task, "weight": getattr(data, "node_weight", None)}
-    given |= {"directed": directed} | {key: getattr(data, key, None) for key in ("edge_weight", "edge_attr")}
-    return Graph.from_edges(data.edge_index, _features(data.x), getattr(data, "y", None), **given)
+    given |= {"name": name, "symmetrise": symmetrise, "weight": getattr(data, "node_weight", None)}
+    given |= {"task": task or told.get("task"), "num_classes": None if task else told.get("num_classes")}
+    given |= {"directed": told.get("directed", False) and not symmetrise if directed is None else directed}
+    given |= {key: getattr(data, key, None) for key in ("edge_weight", "edge_attr")}
+    given |= {"inductive": told.get("inductive", False)}
+    graph = Graph.from_edges(data.edge_index, _features(data.x), getattr(data, "y", None), **given)
+    return replace(graph, metric=told.get("metric", ""))
 
 
 def from_dataset(
-    dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False, directed: bool = False,
-    task: str | None = None,
+    dataset: Sequence[Any], *, name: str = "graph", symmetrise: bool = False,
+    directed: bool | None = None, task: str | None = None,
 ) -> Graph:  # fmt: skip
     """The graph of a PyG data set; several graphs, each with its masks, become one disjoint union."""
     if len(dataset) == 0:
@@ -53,12 +59,14 @@ def from_dataset(
     from torch_geometric.data import Batch  # imported here: PyG takes long to load
 
     union = Batch.from_data_list([dataset[i] for i in range(len(dataset))])
+    if "lmc" in union:  # the lists of what was said of every graph
+        del union["lmc"]
     return from_data(union, name=name, symmetrise=symmetrise, directed=directed, task=task)
 
 
 def from_splits(
     train: Iterable[Any], val: Iterable[Any], test: Iterable[Any], *, name: str = "graph", symmetrise: bool = False,
-    directed: bool = False, task: str | None = None,
+    directed: bool | None = None, task: str | None = None,
 ) -> Graph:  # fmt: skip
     """The disjoint union of three collections of graphs; the collection of a node is its split (PPI).
 

@@ -62,8 +62,8 @@ def load(
         scale: of a lookalike: the factor on its nodes and edges.
         symmetrise: repair one-way edges, duplicates and self-loops instead of refusing them. Sets that are
             published as directed graphs (ogbn-arxiv) are always repaired.
-        directed: whether a file or PyG data holds a directed graph. None: a file says so by its key ``undirected``, and
-            PyG data is undirected.
+        directed: whether a file or PyG data holds a directed graph. None: a file says so by its key ``undirected``, PyG
+            data of :meth:`lmc.Graph.to_data` by itself, and other PyG data is undirected.
         task: of a file or of PyG data, as for :meth:`lmc.Graph.from_edges`; every other source knows its own.
         mapped: read an ``.npz`` file, and what an earlier call parsed or drew, in pieces: edges and dense features go
             into memory-mapped files without a name. All other sources are loaded into memory.
@@ -86,7 +86,7 @@ def load(
         what = source if isinstance(source, str | os.PathLike) else type(source).__name__
         raise DataError(f"expected a scale for lookalikes only (got scale={scale:g} for {what}): drop it")
     if not isinstance(source, str | os.PathLike):
-        return _from_pyg(source, symmetrise=symmetrise, directed=bool(directed), task=task)
+        return _from_pyg(source, symmetrise=symmetrise, directed=directed, task=task)
     _refuse_shards(Path(source))
     if named:
         return _named(canonical(str(source)), data_dir, symmetrise, mapped)

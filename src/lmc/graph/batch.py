@@ -79,9 +79,29 @@ class Batch:
         return self.num_core
 
     @property
+    def num_nodes(self) -> int:
+        """Core and halo rows; a node has a row in each subgraph that it belongs to."""
+        return self.num_core + self.num_halo
+
+    @property
+    def num_edges(self) -> int:
+        """The columns of ``edge_index``: both directions of an edge count, as in PyG."""
+        return self._edges.nnz
+
+    @property
     def train_mask(self) -> Tensor:
         """The name PyG uses for the labelled rows."""
         return self.labelled
+
+    @property
+    def val_mask(self) -> Tensor:
+        """Validation nodes among core and halo rows."""
+        return self._graph().val[self.ext]
+
+    @property
+    def test_mask(self) -> Tensor:
+        """Test nodes among core and halo rows."""
+        return self._graph().test[self.ext]
 
     def _graph(self) -> Graph:
         if self.graph is None:
@@ -141,7 +161,7 @@ class Batch:
         """
         from torch_geometric.data import Data
 
-        masks = {f"{split}_mask": getattr(self._graph(), split)[self.ext] for split in SPLITS}
+        masks = {f"{split}_mask": getattr(self, f"{split}_mask") for split in SPLITS}
         given = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
         more = masks | {name: value for name, value in given.items() if value is not None}
         return Data(x=self.x, edge_index=self.edge_index, y=self.y, n_id=self.n_id, batch_size=self.num_core, **more)

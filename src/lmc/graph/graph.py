@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from lmc.graph.csr import CSR, identity, is_one_hot
 from lmc.graph.edges import checked_edges
 from lmc.graph.mapped import MappedFiles
 from lmc.graph.submatrices import induced, permuted
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 HASHED = 2**22
 """Numbers of an array that are hashed at a time."""
@@ -106,6 +109,21 @@ class Graph:
     def multi_label(self) -> bool:
         return self.task == "labels"
 
+    @property
+    def train_mask(self) -> Tensor:
+        """The name PyG uses for ``train``."""
+        return self.train
+
+    @property
+    def val_mask(self) -> Tensor:
+        """The name PyG uses for ``val``."""
+        return self.val
+
+    @property
+    def test_mask(self) -> Tensor:
+        """The name PyG uses for ``test``."""
+        return self.test
+
     @cached_property
     def num_labelled(self) -> int:
         """|V_L|, the number of labelled training nodes in the whole graph."""
@@ -153,6 +171,24 @@ class Graph:
         if features:
             moved["x"] = self.x.to(device)
         return replace(self, **moved)
+
+    def to_data(self) -> Data:
+        """This graph as a PyG ``Data`` with ``x edge_index``, which shares its arrays; :func:`lmc.load` reads it back.
+
+        Where the graph has them, it has ``y``, the masks of the splits that have nodes, ``edge_weight edge_attr
+        node_weight`` and ``n_id``. Sparse features are a sparse tensor. ``data.lmc`` holds what the arrays do not say,
+        such as the task, the number of classes, and whether the graph is directed.
+        """
+        from torch_geometric.data import Data  # imported here: PyG takes long to load
+
+        x = self.x.as_torch() if isinstance(self.x, CSR) else self.x
+        facts = ("task", "num_classes", "directed", "inductive", "metric")
+        told = {fact: value for fact in facts if (value := getattr(self, fact))}
+        given = {"y": self.y if self.splits else None, "node_weight": self.weight, "n_id": self.n_id}
+        given |= {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
+        given |= {f"{split}_mask": getattr(self, split) for split in self.splits}
+        given = {key: value for key, value in given.items() if value is not None}
+        return Data(x=x, edge_index=self.edge_index, lmc=told, **given)
 
     def permute(self, order: Tensor, x: Tensor | None = None, files: MappedFiles | None = None) -> Graph:
         """The same graph with node ``order[i]`` as node ``i``.
