@@ -51,6 +51,8 @@ def test_properties_that_depend_on_the_model_are_reported() -> None:
     name = "exact with exact histories"
     assert [r[name].holds for r in (linear, attention, maximum)] == [True, True, None]
     assert [r["CMC applies"].holds for r in (linear, attention, maximum)] == [True, None, None]
+    assert attention["CMC applies"].note.endswith("use LMC4Conv or GAS")
+    assert maximum["CMC applies"].note.endswith("max, ...): use GAS")
     assert maximum[name].error is not None
     assert maximum[name].error > 1e-3
     assert linear["P X computed once"].holds

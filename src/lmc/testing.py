@@ -16,6 +16,7 @@ from lmc.errors import ConfigError, LmcError
 from lmc.graph import CSR, Aggregation, Graph
 from lmc.losses import DEFAULT, Loss
 from lmc.methods import CMC, BackwardSGD, FullBatch, LMC4Conv, Method
+from lmc.methods.protocol import with_histories
 from lmc.models import Model, Pass
 from lmc.pyg import wrap
 from lmc.pyg.core_rows_mode import CoreRowsMode
@@ -122,7 +123,8 @@ def _checks(model: Model, g: Graph, loss: Loss | None) -> Iterator[Check]:
                 "CMC exact with exact tables", lambda: _error(_swept(method, g, model, NUM_PARTS, loss), want), hint
             )
     else:
-        yield Check(LINEAR, None, note="an aggregation depends on the rows (attention, max, ...): use LMC4Conv")
+        hint = f"an aggregation depends on the rows (attention, max, ...): use {with_histories(model)}"
+        yield Check(LINEAR, None, note=hint)
     first = "" if model.constant_input else "the features are transformed or dropped out before the first aggregation"
     yield Check(FIRST, model.constant_input or None, note=first)
     unused = [k for k, v in want.items() if not bool(v.any())]

@@ -36,7 +36,7 @@ import lmc
 from helpers import Gradients, chance, full_loss, parts_of, random_graph, scrambled, sweep, total_error, worst_error
 from lmc.errors import ConfigError
 from lmc.graph import Graph
-from lmc.methods import CMC, GAS, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method
+from lmc.methods import CMC, GAS, IMC, BackwardSGD, ClusterGCN, FullBatch, GraphFM, LMC4Conv, Method
 from lmc.models import GAT, GCN, SAGE, Model
 from lmc.pyg import wrap
 from lmc.pyg.wrap import WrappedNetwork
@@ -248,8 +248,10 @@ def test_cmc_refuses_convolutions_that_are_not_linear(name: str) -> None:
     model = wrap(build(name))
     assert not model.linear
     assert model.exact is (name == "gat")
-    with pytest.raises(ConfigError, match="linear aggregation"):
-        CMC().bind(G, model, parts_of(G))
+    use = "LMC4Conv or GAS" if name == "gat" else "GAS"
+    for method in (CMC(), IMC()):
+        with pytest.raises(ConfigError, match=f"linear aggregation .*; use {use}$"):
+            method.bind(G, model, parts_of(G))
 
 
 @pytest.mark.parametrize("method", [GAS, GraphFM, ClusterGCN, LMC4Conv], ids=lambda m: m.traits.name)

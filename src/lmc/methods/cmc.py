@@ -290,7 +290,7 @@ class CMC(HistoryMethod):
     )  # fmt: skip
 
     def check(self, model: Model) -> None:
-        check_linear(model, self.traits.title, "stores sums of messages", "LMC4Conv")
+        check_linear(model, self.traits.title, "stores sums of messages")
 
     def layout(self, problem: ProblemView, core: Tensor) -> Layout:
         halo = problem.halo(core)

@@ -239,7 +239,7 @@ class IMC(HistoryMethod):
         return int(found[1]), "steps" if (found[2] or "").startswith("step") else "epochs"
 
     def check(self, model: Model) -> None:
-        check_linear(model, self.traits.title, "maps sums of messages", "LMC4Conv")
+        check_linear(model, self.traits.title, "maps sums of messages")
 
     def settled(self, model: Model, features: int, num_nodes: int, num_parts: int) -> IMC:
         if not isinstance(self.halo, str):

@@ -565,10 +565,19 @@ class RowwiseMethod(Protocol):
         """The model's outputs for the core rows."""
 
 
-def check_linear(model: Model, title: str, why: str, instead: str) -> None:
-    """Refuse a model whose aggregation is not a fixed linear map of the messages."""
+def with_histories(model: Model) -> str:
+    """Methods for an aggregation that is not linear. LMC4Conv completes a softmax over neighbours, but no maximum."""
+    return "LMC4Conv or GAS" if model.exact else "GAS"
+
+
+def check_linear(model: Model, title: str, why: str, instead: str = "") -> None:
+    """Refuse a model whose aggregation is not a fixed linear map of the messages.
+
+    Args:
+        instead: a method that trains such a model; by default one with histories.
+    """
     if not model.linear:
         raise ConfigError(
             f"expected a model with a linear aggregation (got {type(model).__name__}, whose aggregation depends on the "
-            f"rows): {title} {why}; use {instead}"
+            f"rows): {title} {why}; use {instead or with_histories(model)}"
         )
