@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.utils import to_torch_csc_tensor
 
 import lmc.data
 from lmc.errors import DataError, GraphError
@@ -149,4 +152,50 @@ def test_a_union_keeps_the_weights_of_its_graphs(data: Data) -> None:
 def test_types_of_edges_are_not_dropped(data: Data) -> None:
     data.edge_type = torch.zeros(data.num_edges, dtype=torch.int64)
     with pytest.raises(GraphError, match=r"expected edges of one type \(got data.edge_type\)"):
+        lmc.data.load(data)
+
+
+ADJACENCIES: dict[str, Callable[[Data], Data]] = {
+    "csr": ToSparseTensor(),
+    "coo": ToSparseTensor(layout=torch.sparse_coo),
+    "csc": lambda data: _with_adj_t(data, to_torch_csc_tensor),
+    "without attr": ToSparseTensor(attr=None),
+}
+
+
+def _with_adj_t(data: Data, convert: Callable[..., torch.Tensor]) -> Data:
+    weight = data.edge_weight
+    data.adj_t = convert(data.edge_index.flip(0), weight, size=6)
+    data.edge_index = data.edge_weight = None
+    return data
+
+
+@pytest.mark.parametrize("directed", [False, True], ids=["undirected", "directed"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("form", ADJACENCIES)
+def test_the_edges_of_adj_t_are_those_of_edge_index(data: Data, form: str, weighted: bool, directed: bool) -> None:
+    if weighted:
+        data.edge_weight = (1 + data.edge_index.sum(0)).double()
+    if directed:
+        data = data.edge_subgraph((data.edge_index[0] < data.edge_index[1]) | (data.edge_index[0] == 5))
+    if form != "csc":
+        data.edge_attr = torch.stack([data.edge_index[0], data.edge_index[1]], 1).float()
+    want = lmc.data.load(data, directed=directed)
+    converted = ADJACENCIES[form](data.clone())
+    assert "edge_index" not in converted
+    got = lmc.data.load(converted, directed=directed)
+    assert got.checksum == want.checksum
+    assert torch.equal(got.edge_index, want.edge_index)
+
+
+def test_graphs_with_adj_t_become_a_union(data: Data) -> None:
+    data.edge_weight = data.edge_index.sum(0).double()
+    sparse = ToSparseTensor()(data.clone())
+    assert lmc.data.load(Several([sparse, sparse])).checksum == lmc.data.load(Several([data, data])).checksum
+
+
+@pytest.mark.parametrize(("adj_t", "got"), [(torch.ones(6, 6), "a dense one"), ([], "list")])
+def test_another_adj_t_is_refused(data: Data, adj_t: Any, got: str) -> None:
+    data.edge_index, data.adj_t = None, adj_t
+    with pytest.raises(GraphError, match=rf"data.adj_t as a sparse torch tensor \(got {got}\): set data.edge_index"):
         lmc.data.load(data)

@@ -22,11 +22,14 @@ def from_data(
 
     With ``test_mask`` alone it is a graph for evaluations, and without ``y`` and masks one for predictions. Of masks
     with several splits, [n, k], the first is used. ``data.edge_weight`` and ``data.edge_attr`` are those of the graph.
-    ``task`` and ``directed`` replace those of ``data.lmc``, which :meth:`lmc.Graph.to_data` writes.
+    Without ``edge_index``, edges and their weights are those of ``data.adj_t``. ``task`` and ``directed`` replace those
+    of ``data.lmc``, which :meth:`lmc.Graph.to_data` writes.
     """
     needed = {"edge_index": "edges [2, E]", "x": "features [n, d]", "y": "targets [n] or [n, C]"}
     if all(getattr(data, key, None) is None for key in ("y", *(f"{split}_mask" for split in SPLITS))):
         needed.pop("y")
+    if getattr(data, "adj_t", None) is not None:
+        needed.pop("edge_index")
     for key, meaning in needed.items():
         if getattr(data, key, None) is None:
             other = "; lmc.Graph.from_edges makes a graph without features, by x=None" if key == "x" else ""
@@ -41,9 +44,10 @@ def from_data(
     given |= {"name": name, "symmetrise": symmetrise, "weight": getattr(data, "node_weight", None)}
     given |= {"task": task or told.get("task"), "num_classes": None if task else told.get("num_classes")}
     given |= {"directed": told.get("directed", False) and not symmetrise if directed is None else directed}
-    given |= {key: getattr(data, key, None) for key in ("edge_weight", "edge_attr")}
+    edges, weight = _edges(data)
+    given |= {"edge_weight": weight, "edge_attr": getattr(data, "edge_attr", None)}
     given |= {"inductive": told.get("inductive", False)}
-    graph = Graph.from_edges(data.edge_index, _features(data.x), getattr(data, "y", None), **given)
+    graph = Graph.from_edges(edges, _features(data.x), getattr(data, "y", None), **given)
     return replace(graph, metric=told.get("metric", ""))
 
 
@@ -96,6 +100,23 @@ def _mask(data: Any, split: str) -> Tensor | None:
         )
     mask = mask[:, 0] if mask.dim() == 2 else mask
     return mask.bool() if mask.dtype == torch.uint8 else mask  # the dtype of masks in older versions of torch
+
+
+def _edges(data: Any) -> tuple[Any, Any]:
+    """Edges [2, E] and their weights. In ``adj_t``, the transposed adjacency, a row is the target of its edges, and
+    values that are all 1 are no weights."""
+    edges, weight = getattr(data, "edge_index", None), getattr(data, "edge_weight", None)
+    if edges is not None:
+        return edges, weight
+    if not isinstance(data.adj_t, Tensor) or data.adj_t.layout == torch.strided:
+        got = "a dense one" if isinstance(data.adj_t, Tensor) else type(data.adj_t).__name__
+        raise GraphError(
+            f"expected data.adj_t as a sparse torch tensor (got {got}): set data.edge_index, or convert a SparseTensor "
+            "by adj_t.to_torch_sparse_csr_tensor()"
+        )
+    entries = data.adj_t.to_sparse_coo().coalesce()
+    values = entries.values()
+    return entries.indices().flip(0), weight if bool((values == 1).all()) else values
 
 
 def _features(x: Any) -> Tensor | CSR:
