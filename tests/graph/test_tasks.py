@@ -85,12 +85,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "labels of one dimension": ({"task": "labels"}, r"expected a 0/1 matrix \[n, C\] of labels"),
     "fractions as classes": ({"y": torch.rand(8), "task": "classes"}, "expected whole class numbers"),
     "several classes": ({"y": torch.ones(8, 3), "task": "classes"}, 'expected one class per row .*task="labels"'),
-    "infinite": ({"y": torch.full((8,), torch.inf), "task": "regression"}, "expected finite targets"),
-    "columns": ({"y": torch.rand(8, 2), "task": "regression", "num_classes": 3}, "expected 3 target columns"),
+    "infinite": ({"y": torch.full((8,), torch.inf), "task": "regression"}, "expected finite targets.*: write NaN"),
+    "columns": (
+        {"y": torch.rand(8, 2), "task": "regression", "num_classes": 3},
+        "expected 3 target columns.*: leave num_classes out",
+    ),
     "weights of another length": ({"weight": torch.ones(7)}, r"expected one weight per node, \[8\]"),
     "negative weight": ({"weight": torch.arange(8) - 1.0}, r"expected weights of at least 0.*weight\[0\] = -1"),
-    "NaN weight": ({"weight": torch.full((8,), NAN)}, "expected weights of at least 0, and finite"),
-    "no training weight": ({"weight": (torch.arange(8) > 2).float()}, "expected a positive weight of at least one"),
+    "NaN weight": (
+        {"weight": torch.full((8,), NAN)},
+        "expected weights of at least 0, and finite.*: a node of weight 0",
+    ),
+    "no training weight": (
+        {"weight": (torch.arange(8) > 2).float()},
+        "expected a positive weight of at least one.*: raise one",
+    ),
     "mask of integers": (
         {"train": (torch.arange(8) < 3).long()},
         r"got 8 numbers 0 and 1 for 8 nodes.*train\.bool\(\)",

@@ -53,7 +53,9 @@ def as_tensor(what: str, values: object) -> Tensor:
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             made = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise GraphError(f"expected {what} as an array of numbers (got {type(values).__name__}: {error})") from error
+        raise GraphError(
+            f"expected {what} as an array of numbers (got {type(values).__name__}: {error}): pass an array or a tensor"
+        ) from error
     if made.layout != torch.strided:
         raise GraphError(f"expected a dense {what} (got a sparse tensor): pass its entries, or {what}.to_dense()")
     if made.is_meta:
@@ -83,7 +85,10 @@ def as_features(x: Any) -> Tensor | CSR:
         return as_tensor("x", x)
     rows = x.tocsr()
     if rows.ndim != 2 or max(rows.shape) >= 2**31:
-        raise GraphError(f"expected sparse features [n, d] with n and d below 2^31 (got {list(rows.shape)})")
+        raise GraphError(
+            f"expected sparse features [n, d] with n and d below 2^31 (got {list(rows.shape)}): pass one row per node, "
+            "without empty columns"
+        )
     return csr_of(rows.indptr, rows.indices, rows.data, rows.shape[1])
 
 
@@ -106,7 +111,7 @@ def checked_features(x: Any, n: int) -> Tensor | CSR:
             "list the same nodes"
         )
     if x.shape[1] == 0:
-        raise GraphError("expected at least one feature column (got x with none)")
+        raise GraphError("expected at least one feature column (got x with none): pass x=None where nodes have none")
     values = x.data if isinstance(x, CSR) else x
     if values.is_complex():
         raise GraphError("expected real features (got complex ones): pass their parts as two columns")
@@ -127,14 +132,22 @@ def _check_csr(x: CSR) -> None:
     """Check the row pointers and columns of sparse features, since sparse products do not."""
     entries, steps = x.indices.numel(), x.indptr.diff()
     if x.num_cols > max(x.num_rows, MOST_COLUMNS):
-        raise GraphError(f"expected at most {max(x.num_rows, MOST_COLUMNS):,} feature columns (got {x.num_cols:,})")
+        raise GraphError(
+            f"expected at most {max(x.num_rows, MOST_COLUMNS):,} feature columns (got {x.num_cols:,}): leave out empty "
+            "columns"
+        )
     if x.data.shape != x.indices.shape:
-        raise GraphError(f"expected one value for each of {entries} sparse entries (got {list(x.data.shape)})")
+        raise GraphError(
+            f"expected one value for each of {entries} sparse entries (got {list(x.data.shape)}): pass a scipy matrix"
+        )
     if int(x.indptr[0]) != 0 or int(x.indptr[-1]) != entries or bool((steps < 0).any()):
-        raise GraphError(f"expected row pointers that rise from 0 to {entries} in sparse features (got others)")
+        raise GraphError(
+            f"expected row pointers that rise from 0 to {entries} in sparse features (got others): pass a scipy matrix"
+        )
     if entries and not (int(x.indices.min()) >= 0 and int(x.indices.max()) < x.num_cols):
         raise GraphError(
-            f"expected feature columns in [0, {x.num_cols}) (got {int(x.indices.min())} to {int(x.indices.max())})"
+            f"expected feature columns in [0, {x.num_cols}) (got {int(x.indices.min())} to {int(x.indices.max())}): "
+            "number them from 0, or raise num_cols"
         )
 
 
@@ -184,7 +197,9 @@ def _checked_labels(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
     if y.dim() == 1:
         raise GraphError(f"expected a 0/1 matrix [n, C] of labels in y (got shape {list(y.shape)}): one column a label")
     if num_classes is not None and num_classes != y.shape[1]:
-        raise GraphError(f"expected {num_classes} label columns (got y of shape {list(y.shape)})")
+        raise GraphError(
+            f"expected {num_classes} label columns (got y of shape {list(y.shape)}): leave num_classes out"
+        )
     if not bool(((y == 0) | (y == 1) | y.isnan()).all()):
         raise GraphError('expected a 0/1 matrix of labels in y (got other values): pass task="regression" for numbers')
     return y.to(torch.float32), y.shape[1]
@@ -194,11 +209,16 @@ def _checked_values(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
     """The targets of a regression."""
     width = y.shape[1] if y.dim() == 2 else 1
     if num_classes is not None and num_classes != width:
-        raise GraphError(f"expected {num_classes} target columns (got y of shape {list(y.shape)})")
+        raise GraphError(
+            f"expected {num_classes} target columns (got y of shape {list(y.shape)}): leave num_classes out"
+        )
     y = y if y.dtype in (torch.float32, torch.float64) else y.to(torch.float32)
     infinite = y.isinf()
     if bool(infinite.any()):
-        raise GraphError(f"expected finite targets (got an infinite one in row {int(infinite.nonzero()[0, 0])} of y)")
+        raise GraphError(
+            f"expected finite targets (got an infinite one in row {int(infinite.nonzero()[0, 0])} of y): write NaN "
+            "where the target is unknown"
+        )
     return y, width
 
 
@@ -227,9 +247,14 @@ def _checked_classes(y: Tensor, num_classes: int | None) -> tuple[Tensor, int]:
     outside = (y < -1) | (y >= num_classes)
     if bool(outside.any()):
         node = int(outside.nonzero()[0])
-        raise GraphError(f"expected classes in [0, {num_classes}), or -1 for unknown (got y[{node}] = {int(y[node])})")
+        raise GraphError(
+            f"expected classes in [0, {num_classes}), or -1 for unknown (got y[{node}] = {int(y[node])}): change it, "
+            "or raise num_classes"
+        )
     if num_classes < 1:
-        raise GraphError("expected at least one known class (got none in y)")
+        raise GraphError(
+            "expected at least one known class (got none in y): for predictions alone pass y=None and no splits"
+        )
     return y, num_classes
 
 
@@ -241,9 +266,15 @@ def checked_weight(weight: Tensor, train: Tensor) -> Tensor:
     wrong = ~(weight.isfinite() & (weight >= 0))
     if bool(wrong.any()):
         node = int(wrong.nonzero()[0])
-        raise GraphError(f"expected weights of at least 0, and finite (got weight[{node}] = {float(weight[node])})")
+        raise GraphError(
+            f"expected weights of at least 0, and finite (got weight[{node}] = {float(weight[node])}): a node of "
+            "weight 0 has no part in the loss"
+        )
     if bool(train.any()) and not bool((weight * train).any()):
-        raise GraphError("expected a positive weight of at least one training node (got 0 for all of them)")
+        raise GraphError(
+            "expected a positive weight of at least one training node (got 0 for all of them): raise one, or leave "
+            "weight out"
+        )
     return weight
 
 
@@ -275,13 +306,18 @@ def checked_mask(split: str, nodes: object, n: int) -> Tensor:
     if chosen.dim() == 1 and not chosen.numel() and chosen.dtype != torch.bool:
         raise GraphError(_empty(split))
     if chosen.dim() != 1:
-        raise GraphError(f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)})")
+        raise GraphError(
+            f"expected {split} as a mask or node numbers, one-dimensional (got {list(chosen.shape)}): of several masks "
+            "[n, k] pass one column"
+        )
     if chosen.dtype == torch.bool:
         if chosen.numel() != n:
             raise GraphError(f"expected a {split} mask of length {n} (got {chosen.numel()}): pass a boolean per node")
         mask = chosen
     elif chosen.is_floating_point() or chosen.is_complex():
-        raise GraphError(f"expected {split} as a boolean mask or whole node numbers (got {chosen.dtype})")
+        raise GraphError(
+            f"expected {split} as a boolean mask or whole node numbers (got {chosen.dtype}): convert it to one of these"
+        )
     else:
         if 1 < n == chosen.numel() and bool((chosen <= 1).all()) and bool((chosen >= 0).all()):
             raise GraphError(

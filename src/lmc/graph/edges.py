@@ -80,7 +80,10 @@ def _checked_data(name: str, data: Tensor, m: int) -> Tensor:
         data = data.unsqueeze(1)
     shape = f"[{m}]" if name == "edge_weight" else f"[{m}, k]"
     if data.dim() != (1 if name == "edge_weight" else 2) or data.shape[0] != m or 0 in data.shape:
-        raise GraphError(f"expected {name} of shape {shape}, one row per edge (got {list(data.shape)})")
+        raise GraphError(
+            f"expected {name} of shape {shape}, one row per edge (got {list(data.shape)}): list them in the order of "
+            "edge_index"
+        )
     if data.is_complex():
         raise GraphError(f"expected real numbers in {name} (got {data.dtype}): pass their parts as two columns")
     data = data if data.is_floating_point() else data.to(torch.float32)
@@ -97,7 +100,9 @@ def _repaired(src: Tensor, dst: Tensor, n: int, given: list[Tensor | None]) -> t
     listed = (torch.minimum(src, dst) * n + torch.maximum(src, dst))[between]
     pair = listed.unique()
     if pair.numel() == 0:
-        raise GraphError("expected at least one edge between two nodes (got self-loops only)")
+        raise GraphError(
+            "expected at least one edge between two nodes (got self-loops only): add edges between different nodes"
+        )
 
     def merged(data: Tensor | None) -> Tensor | None:
         if data is None:

@@ -117,7 +117,10 @@ class Shard:
             owners: the rank that owns each part, int64 [number of parts].
         """
         if not 0 <= rank < ranks or int(owners.max()) >= ranks:
-            raise GraphError(f"expected ranks below {ranks} (got rank {rank} and owner {int(owners.max())})")
+            raise GraphError(
+                f"expected ranks below {ranks} (got rank {rank} and owner {int(owners.max())}): divide the graph for "
+                "the ranks that there are"
+            )
         adj, n = graph.adj.to("cpu"), graph.num_nodes
         owner = owners[parts]
         mine = owner == rank
