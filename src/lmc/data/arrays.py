@@ -171,17 +171,28 @@ def check_pointers(indptr: np.ndarray, indices: np.ndarray, shape: Any, what: st
     """The shape of a matrix that is given by rows, after its row pointers and columns are checked against it."""
     whole = all(part.dtype.kind in "iu" for part in (indptr, indices, np.asarray(shape)))
     if not whole or np.shape(shape) != (2,):
-        raise GraphError(f"expected {what}_shape to be two numbers and whole numbers throughout (got others)")
+        raise GraphError(
+            f"expected {what}_shape to be two numbers and whole numbers throughout (got others): copy or write the "
+            "file again"
+        )
     rows, cols = (int(size) for size in shape)
     if not 0 <= rows < 2**31 or not 0 <= cols < 2**31:
-        raise GraphError(f"expected fewer than 2^31 rows and columns of {what} (got {rows} x {cols})")
+        raise GraphError(
+            f"expected fewer than 2^31 rows and columns of {what} (got {rows} x {cols}): copy or write the file again"
+        )
     if indptr.shape != (rows + 1,) or indices.ndim != 1:
         raise GraphError(
             f"expected {what}_indptr [{rows + 1}] and {what}_indices of one dimension "
-            f"(got {list(indptr.shape)}, {list(indices.shape)})"
+            f"(got {list(indptr.shape)}, {list(indices.shape)}): copy or write the file again"
         )
     if indptr[0] != 0 or indptr[-1] != indices.size or bool((indptr[1:] < indptr[:-1]).any()):
-        raise GraphError(f"expected {what}_indptr to rise from 0 to {indices.size} (got other row pointers)")
+        raise GraphError(
+            f"expected {what}_indptr to rise from 0 to {indices.size} (got other row pointers): copy or write the file "
+            "again"
+        )
     if indices.size and not (indices.min() >= 0 and indices.max() < cols):
-        raise GraphError(f"expected {what}_indices in [0, {cols}) (got {indices.min()} to {indices.max()})")
+        raise GraphError(
+            f"expected {what}_indices in [0, {cols}) (got {indices.min()} to {indices.max()}): copy or write the file "
+            "again"
+        )
     return rows, cols

@@ -122,7 +122,10 @@ def _whole(arrays: Mapping[str, np.ndarray], key: str) -> int | None:
         return None
     value = arrays[key]
     if value.size != 1 or not np.issubdtype(value.dtype, np.integer):
-        raise GraphError(f"expected {key} as one whole number (got {value.dtype} of shape {list(value.shape)})")
+        raise GraphError(
+            f"expected {key} as one whole number (got {value.dtype} of shape {list(value.shape)}): write the file with "
+            "lmc.save"
+        )
     return int(value.reshape(()))
 
 
@@ -130,7 +133,10 @@ def _flag(arrays: Mapping[str, np.ndarray], key: str, default: bool) -> bool:
     """The boolean under an optional key."""
     value = np.asarray(arrays.get(key, default))
     if value.size != 1 or value.dtype != np.bool_:
-        raise GraphError(f"expected {key} as one boolean (got {value.dtype} of shape {list(value.shape)})")
+        raise GraphError(
+            f"expected {key} as one boolean (got {value.dtype} of shape {list(value.shape)}): write the file with "
+            "lmc.save"
+        )
     return bool(value.reshape(()))
 
 
@@ -143,7 +149,10 @@ def _features(arrays: Mapping[str, np.ndarray]) -> np.ndarray | CSR:
     indptr, indices, data, shape = (arrays[key] for key in SPARSE)
     _, cols = check_pointers(indptr, indices, shape, "x")
     if indices.shape != data.shape:
-        raise GraphError(f"expected x_indices, x_data of one length (got {list(indices.shape)}, {list(data.shape)})")
+        raise GraphError(
+            f"expected x_indices, x_data of one length (got {list(indices.shape)}, {list(data.shape)}): write the file "
+            "with lmc.save"
+        )
     return csr_of(indptr, indices, data, cols)
 
 

@@ -57,7 +57,7 @@ def from_dataset(
 ) -> Graph:  # fmt: skip
     """The graph of a PyG data set; several graphs, each with its masks, become one disjoint union."""
     if len(dataset) == 0:
-        raise GraphError("expected a data set with at least one graph (got an empty one)")
+        raise GraphError("expected a data set with at least one graph (got an empty one): add graphs to it")
     if len(dataset) == 1:
         return from_data(dataset[0], name=name, symmetrise=symmetrise, directed=directed, task=task)
     from torch_geometric.data import Batch  # imported here: PyG takes long to load

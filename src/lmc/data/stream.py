@@ -87,7 +87,10 @@ def _adjacency(large: dict[str, Member], n: int, directed: bool, files: MappedFi
         for src, dst, *more in given:
             low, high = min(src.min(), dst.min()), max(src.max(), dst.max())
             if low < 0 or high >= n:
-                raise GraphError(f"expected edges between nodes in [0, {n}) (got node {low if low < 0 else high})")
+                raise GraphError(
+                    f"expected edges between nodes in [0, {n}) (got node {low if low < 0 else high}): number the nodes "
+                    "from 0 as the rows of x"
+                )
             yield torch.from_numpy(dst.astype(np.int64)), *(torch.from_numpy(a) for a in (src, *more))
 
     adj = scattered(chunks, (n, n), files)
@@ -99,7 +102,10 @@ def _edge_members(large: dict[str, Member]) -> tuple[Member, list[Member]]:
     """The edges, and the weights and features of edges that there are, after a check of their shapes."""
     edges = large["edge_index"]
     if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.shape[1] == 0 or edges.dtype.kind not in "iu":
-        raise GraphError(f"expected edge_index [2, E] of whole numbers (got {list(edges.shape)}, {edges.dtype})")
+        raise GraphError(
+            f"expected edge_index [2, E] of whole numbers (got {list(edges.shape)}, {edges.dtype}): write the file "
+            "with lmc.save"
+        )
     m = edges.shape[1]
     data = [large[key] for key in ("edge_weight", "edge_attr") if key in large]
     for each in data:
