@@ -94,7 +94,7 @@ def test_a_fixed_point_is_called_alike() -> None:
 def test_wrong_arguments_are_refused() -> None:
     graph = random_graph()
     model = GCN(6, 7, 4).double()
-    with pytest.raises(ConfigError, match=r"expected features \[n, 6\] \(got shape \[40, 5\]\)"):
+    with pytest.raises(ConfigError, match=r"expected features \[n, 6\] \(got shape \[40, 5\]\): make the model with"):
         model(graph.x[:, :5], edges_of(graph))
     with pytest.raises(GraphError, match="between nodes in"):
         model(graph.x, edges_of(graph) + 1)

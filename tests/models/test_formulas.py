@@ -112,7 +112,7 @@ def test_an_unknown_normalisation_is_refused() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: GAT(6, 7, 4, heads=2), "heads that divide hidden = 7"),
+        (lambda: GAT(6, 7, 4, heads=2), "heads that divide hidden = 7.*: change one of them"),
         (lambda: GAT(6, 8, 4, heads=0), "heads of at least 1"),
         (lambda: APPNP(6, 8, 4, alpha=1.5), r"alpha in \[0, 1\]"),
         (lambda: PNA(6, 8, 4, delta=0.0), "delta of more than 0"),

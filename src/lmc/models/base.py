@@ -261,7 +261,9 @@ def operators_of(
         assert not isinstance(p, Tensor)
         return P if isinstance(P, Sequence) else [P] * model.num_layers, p or Pass()
     if len(x.shape) != 2 or x.shape[1] != model.in_width:
-        raise ConfigError(f"expected features [n, {model.in_width}] (got shape {list(x.shape)})")
+        raise ConfigError(
+            f"expected features [n, {model.in_width}] (got shape {list(x.shape)}): make the model with the width of x"
+        )
     weight, p = (p, Pass()) if isinstance(p, Tensor) else (None, p or Pass())
     if weight is not None and (weight.requires_grad or not model.reads_edge_weight):
         why = "constant edge weights" if model.reads_edge_weight else "no edge weights, which it does not read"

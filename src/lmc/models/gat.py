@@ -165,7 +165,7 @@ class GAT(Model):
         super().__init__()
         configure(self, in_width, out_width, dropout, input_dropout, hidden=hidden, num_layers=num_layers, heads=heads)
         if hidden % heads:
-            raise ConfigError(f"expected heads that divide hidden = {hidden} (got {heads})")
+            raise ConfigError(f"expected heads that divide hidden = {hidden} (got {heads}): change one of them")
         self.layers = nn.ModuleList()
         for a, _, first, last in layer_shapes(in_width, hidden, out_width, num_layers):
             width = out_width if last else hidden // heads
