@@ -82,7 +82,9 @@ def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     g = random_graph()
     model = make("gcn", g)
     run = CMC(clusters_per_batch=2).bind(g, model, parts_of(g), device="cpu")
-    with pytest.raises(CheckpointError, match=r"plain values in a checkpoint \(got function as position\.extras\.f"):
+    with pytest.raises(
+        CheckpointError, match=r"plain values in a checkpoint \(got function as position\.extras\.f\): keep other"
+    ):
         checkpoint.save(
             tmp_path, run, torch.optim.Adam(model.parameters()), checkpoint.Position(extras={"f": parts_of})
         )

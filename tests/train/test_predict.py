@@ -156,12 +156,15 @@ def test_the_limit_holds_on_a_large_graph() -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "output": ({"output": "scores"}, r"expected output in \['logits', .*'states'\] \(got 'scores'\)"),
     "layer": ({"output": "states", "layer": 4}, r"expected layer from 1 to 3 \(got 4\)"),
-    "layer of logits": ({"layer": 1}, r'expected layer with output="states" alone'),
-    "node too large": ({"nodes": [0, 8]}, r"expected nodes in \[0, 8\) \(got 8\)"),
+    "layer of logits": ({"layer": 1}, r'expected layer with output="states" alone.*: drop it'),
+    "node too large": ({"nodes": [0, 8]}, r"expected nodes in \[0, 8\) \(got 8\): number the nodes from 0"),
     "node negative": ({"nodes": [-1]}, r"expected nodes in \[0, 8\) \(got -1\)"),
-    "short mask": ({"nodes": torch.ones(7, dtype=torch.bool)}, r"a mask of length 8 for nodes \(got 7\)"),
+    "short mask": (
+        {"nodes": torch.ones(7, dtype=torch.bool)},
+        r"a mask of length 8 for nodes \(got 7\): pass a boolean per node",
+    ),
     "mask of whole numbers": ({"nodes": [0, 1, 1, 0, 1, 0, 0, 1]}, r"8 numbers 0 and 1 for 8 nodes"),
-    "fractions": ({"nodes": torch.tensor([0.5])}, "whole node numbers"),
+    "fractions": ({"nodes": torch.tensor([0.5])}, "whole node numbers.*: convert them"),
     "memory": ({"memory": 100}, r"expected memory of at least [\d,]+ bytes .*\(got 100\)"),
 }
 

@@ -60,7 +60,7 @@ def test_a_wrapped_network_is_passed(tmp_path: Path) -> None:
     other = lmc.wrap(pyg.GCN(6, 8, 2, 4))
     assert lmc.load_run(tmp_path, model=other)[0] is other
     assert torch.equal(lmc.predict(other, random_graph()), lmc.predict(model, random_graph()))
-    with pytest.raises(ConfigError, match=r"expected the model of the run in .* \(got another one: "):
+    with pytest.raises(ConfigError, match=r"expected the model of the run in .* \(got another one: .*: make it as"):
         lmc.load_run(tmp_path, model=GCN(6, 9, 4))
 
 

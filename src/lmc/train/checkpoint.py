@@ -269,7 +269,10 @@ def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise CheckpointError(f"expected tensors and plain values in a checkpoint (got {type(value).__name__} as {name})")
+    raise CheckpointError(
+        f"expected tensors and plain values in a checkpoint (got {type(value).__name__} as {name}): keep other "
+        "objects out of the state that is saved"
+    )
 
 
 def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -102,7 +102,7 @@ def _check_output(model: Model, graph: Graph, output: str, layer: int | None) ->
     if output in ("probabilities", "classes") and graph.task == "regression":
         raise ConfigError(f'expected output="logits" for a regression (got {output!r}): they are the predicted numbers')
     if layer is not None and output != "states":
-        raise ConfigError(f'expected layer with output="states" alone (got layer={layer} with {output!r})')
+        raise ConfigError(f'expected layer with output="states" alone (got layer={layer} with {output!r}): drop it')
     if layer is not None and not 1 <= layer <= model.num_layers:
         raise ConfigError(f"expected layer from 1 to {model.num_layers} (got {layer}): the model has no other")
 
@@ -117,11 +117,13 @@ def _node_index(nodes: Nodes | None, n: int) -> Tensor:
     if chosen.dim() != 1 or chosen.is_floating_point() or chosen.is_complex():
         raise ConfigError(
             f"expected nodes as a mask or whole node numbers, one-dimensional (got {chosen.dtype} of shape "
-            f"{list(chosen.shape)})"
+            f"{list(chosen.shape)}): convert them to one of these"
         )
     if chosen.dtype == torch.bool:
         if chosen.numel() != n:
-            raise ConfigError(f"expected a mask of length {n} for nodes (got {chosen.numel()})")
+            raise ConfigError(
+                f"expected a mask of length {n} for nodes (got {chosen.numel()}): pass a boolean per node"
+            )
         return chosen.nonzero().squeeze(1)
     if 2 < n == chosen.numel() and bool(((chosen == 0) | (chosen == 1)).all()):
         raise ConfigError(
@@ -130,7 +132,7 @@ def _node_index(nodes: Nodes | None, n: int) -> Tensor:
         )
     outside = (chosen < 0) | (chosen >= n)
     if bool(outside.any()):
-        raise ConfigError(f"expected nodes in [0, {n}) (got {int(chosen[outside][0])})")
+        raise ConfigError(f"expected nodes in [0, {n}) (got {int(chosen[outside][0])}): number the nodes from 0")
     return chosen.long()
 
 

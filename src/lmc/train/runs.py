@@ -44,7 +44,8 @@ def load_run(run_dir: str | Path, model: Model | None = None) -> tuple[Model, di
         name = next(name for name in {**own, **saved} if own.get(name) != saved.get(name))
         raise ConfigError(
             f"expected the model of the run in {path} (got another one: {name} has shape "
-            f"{list(own.get(name, ())) or 'none'} there and {list(saved.get(name, ())) or 'none'} in the folder)"
+            f"{list(own.get(name, ())) or 'none'} there and {list(saved.get(name, ())) or 'none'} in the folder): make "
+            "it as the model of the run was made"
         )
     model.load_state_dict(parameters)
     model.eval()
