@@ -362,7 +362,9 @@ def test_a_generator_of_another_kind_is_refused(half: Path) -> None:
     g = random_graph()
     run = GAS(clusters_per_batch=1).bind(g, make("gcn", g), parts_of(g), device="cpu")
     for wrong in (torch.zeros(3, dtype=torch.uint8), torch.full_like(run.generator.get_state(), 255)):
-        assert "generator" in refusal(lambda wrong=wrong: run.load_state_dict(run.state_dict() | {"generator": wrong}))
+        said = refusal(lambda wrong=wrong: run.load_state_dict(run.state_dict() | {"generator": wrong}))
+        assert "generator" in said
+        assert said.endswith(("bind the method to this graph again", "pass what run.state_dict() gave"))
 
 
 def lines(*records: dict[str, object]) -> bytes:

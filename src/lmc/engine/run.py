@@ -359,9 +359,13 @@ def check_state(run: Run, state: Mapping[str, Any]) -> None:
     try:
         torch.Generator(run.problem.device).set_state(state["generator"].cpu())
     except RuntimeError as error:
-        raise CheckpointError(f"expected the state of a generator (got one that torch refuses: {error})") from error
+        raise CheckpointError(
+            f"expected the state of a generator (got one that torch refuses: {error}): pass what run.state_dict() gave"
+        ) from error
     if state["epoch"] < 0:
-        raise CheckpointError(f"expected an epoch of at least 0 in the state (got {int(state['epoch'])})")
+        raise CheckpointError(
+            f"expected an epoch of at least 0 in the state (got {int(state['epoch'])}): pass what run.state_dict() gave"
+        )
     for name, table in run.named_tables().items():
         _check_rows("{}[{}]".format(*name.split(".")), state[name], table.data())
 
