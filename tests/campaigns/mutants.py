@@ -711,8 +711,8 @@ MUTANTS = (
     Mutant(
         "choice-of-gas-under-batch-norm",
         "diagnostics/choice.py",
-        "return not facts.batch_norm and _many_rows(facts) and _little_outside(facts)",
-        "return _many_rows(facts) and _little_outside(facts)",
+        "return not facts.batch_norm and _enough_rows(facts) and _little_outside(facts)",
+        "return _enough_rows(facts) and _little_outside(facts)",
         "with batch norm a small halo is no reason for GAS",
         ("diagnostics/test_choice.py",),
     ),

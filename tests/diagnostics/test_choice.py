@@ -14,7 +14,9 @@ from lmc.diagnostics.choice import (
     IN_CACHE,
     LARGE_HALO,
     ROWS_PER_COLUMN,
+    ROWS_WITH_BATCH_NORM,
     SMALL_HALO,
+    SMALL_NONLINEAR_STEP,
     SMALL_STEP,
     multiply_adds,
     settings_for,
@@ -27,25 +29,31 @@ LARGE = Facts("layered", True, "cpu", 10 * SMALL_STEP, True, 8, 2 * ROWS_PER_COL
 NEAR = replace(LARGE, halo=SMALL_HALO - 0.1)  # batches with a small halo
 ON_GPU = replace(LARGE, on="cuda", step=1.5e9)  # arxiv-like, width 256
 FEW = replace(LARGE, rows_per_column=ROWS_PER_COLUMN - 1)
-FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
+FEWER = replace(LARGE, rows_per_column=ROWS_WITH_BATCH_NORM - 1, batch_norm=True)
+FEW_NEAR = replace(FEWER, halo=NEAR.halo)
 
 
 @pytest.mark.parametrize(
     ("facts", "cls", "reason"),
     [
         (LARGE, IMC, "few halo rows or none"),
-        (replace(LARGE, step=SMALL_STEP), FullBatch, "full batch fits"),
+        (replace(LARGE, step=SMALL_STEP), FullBatch, "its step of 7e+06 multiply-adds takes less time"),
         (replace(LARGE, step=SMALL_STEP, fits=False), IMC, "few halo rows or none"),
-        (replace(LARGE, step=SMALL_STEP, batch_norm=True), IMC, "few halo rows or none"),
+        (replace(LARGE, step=SMALL_STEP, batch_norm=True), FullBatch, "takes less time"),
+        (replace(NEAR, step=SMALL_STEP), FullBatch, "takes less time"),
+        (replace(LARGE, batch_norm=True), IMC, "few halo rows or none"),
         (NEAR, GAS, "the halo is small"),
-        (replace(NEAR, step=SMALL_STEP), GAS, "the halo is small"),
         (replace(NEAR, batch_norm=True), IMC, "few halo rows or none"),
         (replace(NEAR, on="cuda", step=1.5e9), IMC, "few halo rows or none"),
-        (FEW, FullBatch, "batches with 24 core rows for each hidden column need many epochs"),
-        (replace(FEW, batch_norm=True), FullBatch, "need many epochs"),
+        (FEW, FullBatch, "batches with 18 core rows for each hidden column need many epochs"),
+        (replace(FEW, halo=NEAR.halo), FullBatch, "need many epochs"),
+        (replace(FEW, batch_norm=True), IMC, "18 core rows for each hidden column fit its map"),
+        (replace(FEW, batch_norm=True, on="cuda", fits=False), GAS, "18 core rows for each hidden column do not suit"),
+        (FEWER, FullBatch, "need many epochs"),
         (FEW_NEAR, IMC, "little comes from outside"),
         (replace(FEW_NEAR, on="cuda", fits=False), GAS, "the halo is not large"),
-        (replace(FEW_NEAR, sparse_sum=True), FullBatch, "full batch fits"),
+        (replace(FEW_NEAR, sparse_sum=True), FullBatch, "sparse features do not suit IMC"),
+        (replace(LARGE, sparse_sum=True), FullBatch, "sparse features do not suit IMC"),
         (ON_GPU, IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=20), IMC, "few halo rows or none"),  # arxiv-like 80/4
         (replace(ON_GPU, batches=20, batch_norm=True), FullBatch, "full batch fits"),
@@ -56,8 +64,8 @@ FEW_NEAR = replace(FEW, halo=NEAR.halo, batch_norm=True)
         (replace(ON_GPU, batches=10, step=2.6e9), IMC, "few halo rows or none"),
         (replace(ON_GPU, batches=10, step=2.6e9 * IN_CACHE, rows_per_column=18), FullBatch, "fits"),  # reddit-like@0.2
         (replace(LARGE, linear=False), GAS, "not linear"),
-        (replace(LARGE, linear=False, step=SMALL_STEP), FullBatch, "full batch fits"),
-        (replace(LARGE, sparse_sum=True, halo=LARGE_HALO), CMC, "sparse features"),
+        (replace(LARGE, linear=False, step=SMALL_NONLINEAR_STEP), FullBatch, "full batch fits"),
+        (replace(LARGE, sparse_sum=True, fits=False, halo=LARGE_HALO), CMC, "sparse features"),
         (replace(FEW, fits=False, halo=LARGE_HALO), CMC, "the halo is large"),
         (replace(FEW, fits=False, halo=LARGE_HALO - 0.1), GAS, "the halo is not large"),
         (replace(FEW, kind="recurrent"), LMC4Rec, "recurrent"),
@@ -110,9 +118,9 @@ def test_multiply_adds_on_rows_in_the_cache_count_less(graph: lmc.Graph, monkeyp
 
 
 def test_the_halo_is_measured_where_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, g = list[float | None](), lmc.load("arxiv-like", scale=0.02)
+    found, g = list[float | None](), lmc.load("arxiv-like", scale=0.05)
     monkeypatch.setattr("lmc.diagnostics.choice.halo_ratio", lambda *_: 0.5)
-    for norm, width in (("layer", 8), ("layer", 64), ("batch", 8), ("batch", 64)):
+    for norm, width in (("layer", 16), ("layer", 192), ("batch", 16), ("batch", 192)):
         model = lmc.models.GCN(g.num_features, width, g.num_classes, num_layers=3, norm=norm)
         found.append(recommended(model, g, lmc.Placement(device="cpu")).facts.halo)
     assert found == [0.5, None, None, 0.5]

@@ -24,9 +24,9 @@ from lmc.models import sign as sign_model
 from lmc.models.activation import normalised_by_batch
 from lmc.stores import Placement, free_memory
 
-SMALL_STEP = 3e7
-"""On a CPU and without batch norm, multiply-adds of a full-batch step up to which the many steps of IMC take longer
-than fewer exact ones."""
+SMALL_STEP, SMALL_NONLINEAR_STEP = 7e6, 3e7
+"""On a CPU, multiply-adds of a full-batch step up to which the many steps on parts take longer than fewer exact ones.
+The second number is that of models whose aggregation is not linear."""
 SMALL_HALO = 1.0
 """On a CPU, halo rows of a batch, over its core rows, below which little comes from outside: GAS then needs few epochs
 without batch norm, and IMC with batch norm, even if its maps are fitted to few rows."""
@@ -39,10 +39,11 @@ SHORTEST_STEP = 0.8e-3
 EPOCHS_SAVED, SAVED_BY_IMC = 2.7, 5.0
 """On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first. The second
 number is that of IMC on models without batch norm; with batch norm, the full batch needs fewer epochs."""
-ROWS_PER_COLUMN = 25
-"""Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 26 it
-reaches the accuracy of the full batch where GAS does not (arxiv-like@0.05 20/4, batch norm), with 23 and basis="T" it
-misses that accuracy (reddit-like@0.05 40/5), and with 18 it needs more epochs than GAS (reddit-like@0.2 50/5)."""
+ROWS_PER_COLUMN = 19
+"""Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 19.8 it is
+faster than the full batch (arxiv-like@0.05 20/3), and with 18 slower (reddit-like@0.2 50/5, on a GPU)."""
+ROWS_WITH_BATCH_NORM = 11
+"""The same on a CPU for models with a batch norm, whose full batch needs more epochs."""
 LARGE_HALO = 4.0
 """Halo rows of a batch, over its core rows, from which on dropping their adjoints costs GAS more epochs than CMC's
 second pass over them costs time."""
@@ -100,8 +101,9 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
         return LMC4Rec, "the model is recurrent"
     rows = f"{facts.rows_per_column:.0f} core rows for each hidden column"
     if facts.fits and _parts_are_slower(facts):
-        if facts.on == "cpu" and facts.linear and not _many_rows(facts):
-            return FullBatch, f"the full batch fits, and batches with {rows} need many epochs"
+        if facts.on == "cpu" and facts.linear and facts.step > SMALL_STEP:
+            few = "sparse features do not suit IMC" if facts.sparse_sum else f"batches with {rows} need many epochs"
+            return FullBatch, f"the full batch fits, and {few}"
         return (
             FullBatch,
             f"the full batch fits, and its step of {facts.step:.1g} multiply-adds takes less time than steps on parts",
@@ -111,7 +113,7 @@ def choose(facts: Facts) -> tuple[type[Method], str]:
     if _suits_gas(facts):
         return GAS, "the halo is small, and GAS has the shortest steps with a halo"
     if _suits_imc(facts):
-        fit = f"{rows} fit its map" if _many_rows(facts) else "little comes from outside"
+        fit = f"{rows} fit its map" if _enough_rows(facts) else "little comes from outside"
         return IMC, f"steps with few halo rows or none, and {fit}"
     few = "sparse features" if facts.sparse_sum else rows
     if facts.halo is None or facts.halo >= LARGE_HALO:
@@ -125,8 +127,10 @@ def settings_for(facts: Facts) -> dict[str, Any]:
     return {"basis": "T"} if facts.on == "cpu" and choose(facts)[0] is IMC else {}
 
 
-def _many_rows(facts: Facts) -> bool:
-    return facts.rows_per_column >= ROWS_PER_COLUMN
+def _enough_rows(facts: Facts) -> bool:
+    """Whether batches have enough rows for the map of IMC."""
+    least = ROWS_WITH_BATCH_NORM if facts.batch_norm and facts.on == "cpu" else ROWS_PER_COLUMN
+    return facts.rows_per_column >= least
 
 
 def _little_outside(facts: Facts) -> bool:
@@ -135,23 +139,21 @@ def _little_outside(facts: Facts) -> bool:
 
 def _suits_imc(facts: Facts) -> bool:
     """Whether IMC trains the model, and its maps have enough rows, or predict little."""
-    fitted = _many_rows(facts) or (facts.batch_norm and _little_outside(facts))
+    fitted = _enough_rows(facts) or (facts.batch_norm and _little_outside(facts))
     return facts.linear and not facts.sparse_sum and fitted
 
 
 def _suits_gas(facts: Facts) -> bool:
     """Whether GAS needs few epochs, although it drops adjoints from outside."""
-    return not facts.batch_norm and _many_rows(facts) and _little_outside(facts)
+    return not facts.batch_norm and _enough_rows(facts) and _little_outside(facts)
 
 
 def _parts_are_slower(facts: Facts) -> bool:
     """Whether steps on parts take longer together than the fewer exact steps of the full batch."""
     if facts.on == "cpu":
         if not facts.linear:
-            return facts.step <= SMALL_STEP
-        if facts.batch_norm:
-            return not _suits_imc(facts)
-        return not _many_rows(facts) or (facts.step <= SMALL_STEP and not _suits_gas(facts))
+            return facts.step <= SMALL_NONLINEAR_STEP
+        return facts.step <= SMALL_STEP or not (_suits_imc(facts) or _suits_gas(facts))
     saved = SAVED_BY_IMC if _suits_imc(facts) and not facts.batch_norm else EPOCHS_SAVED
     return facts.batches * SHORTEST_STEP > saved * (FULL_STEP + PER_MULTIPLY_ADD * facts.step)
 
