@@ -110,6 +110,16 @@ def writable(
         ) from error
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or that cannot be made; nothing is written or made."""
+    with writable(folder):
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which is made where it is missing; another process that wants it is refused.

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from helpers import weighted_graph
 from lmc.data import save
@@ -259,3 +261,66 @@ def test_a_full_batch_shows_no_partition(invoke: Invoke) -> None:
     code, said = invoke(*command, "--partition", "metis")
     assert code == 2
     assert "--partition" in said
+
+
+def too_late(*_: object) -> None:
+    """Stands in for a slow part of a command, before which a refusal has to come."""
+    pytest.fail("the refusal came too late")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("train", ("--run-dir", "run"), "expected a new run folder (got run, which holds a run)"),
+        ("train", ("--run-dir", "both"), "expected a folder for a run (got both, which holds a comparison)"),
+        ("train", ("--run-dir", "file/r"), "expected a folder that can be written (got file/r: Not a directory)"),
+        ("train", ("--run-dir", "closed/r"), "expected a folder that can be written (got closed/r: Permission denied)"),
+        ("train", ("--eval-every", "0", "--patience", "3"), "validation scores for patience (got eval_every=0)"),
+        ("train", ("--eval-every", "0", "--scheduler", "plateau"), "scores for the scheduler (got eval_every=0)"),
+        ("compare", ("--run-dir", "run"), "expected a folder for a comparison (got run, which holds a run"),
+        ("compare", ("--run-dir", "both"), "expected a new run folder (got both, which holds a comparison)"),
+        ("compare", ("--run-dir", "file/r"), "expected a folder that can be written (got file/r: Not a directory)"),
+        ("compare", ("--eval-every", "0", "--patience", "3"), "validation scores for patience (got eval_every=0)"),
+    ],
+)
+def test_what_the_options_tell_is_refused_before_the_graph_is_loaded(
+    command: str, arguments: tuple[str, ...], message: str, invoke: Invoke, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir()
+    assert invoke("train", *SMALL, "--epochs", "1", "--run-dir", "run")[0] == 0
+    assert invoke("compare", *SMALL, "--methods", "gas", "--epochs", "1", "--run-dir", "both")[0] == 0
+    may_enter = os.access
+    monkeypatch.setattr("os.access", lambda path, mode: "closed" not in str(path) and may_enter(path, mode))
+    monkeypatch.setattr("lmc.cli.options.Training.load", too_late)
+    code, said = invoke(command, *SMALL, "--epochs", "1", *arguments)
+    assert code == 2
+    assert message in said
+    assert not (tmp_path / "closed" / "r").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("graph", "arguments", "message"),
+    [
+        (SMALL[:3], ("--metric", "f2"), "expected a metric for task 'classes', accuracy, micro-f1, roc-auc"),
+        (("unvalidated.npz",), ("--patience", "3"), "for patience (got graph 'unvalidated' without validation nodes)"),
+    ],
+)
+def test_what_the_graph_tells_is_refused_before_it_is_divided(
+    graph: tuple[str, ...], arguments: tuple[str, ...], message: str, invoke: Invoke, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    g = weighted_graph()
+    save(replace(g, val=torch.zeros_like(g.val)), tmp_path / "unvalidated.npz")
+    monkeypatch.setattr("lmc.methods.ClusterMethod.parts_of", too_late)
+    code, said = invoke("train", *graph, *SMALL[3:], "--method", "gas", *arguments)
+    assert code == 2
+    assert message in said
+
+
+def test_a_dry_run_needs_no_new_folder(invoke: Invoke) -> None:
+    assert invoke("train", *SMALL, "--epochs", "1", "--run-dir", "run")[0] == 0
+    code, said = invoke("train", *SMALL, "--run-dir", "run", "--dry-run")
+    assert code == 0, said

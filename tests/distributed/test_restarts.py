@@ -24,21 +24,24 @@ def outcome(folder: Path) -> tuple[list[object], bytes, list[object]]:
     return scores, (folder / "best.safetensors").read_bytes(), saved["ranks"]
 
 
-@pytest.mark.parametrize(("method", "rank", "counted"), [("cmc", 0, (1, 0)), ("imc", 1, (0, 1))])
+@pytest.mark.parametrize(
+    ("method", "rank", "counted", "named"),
+    [("cmc", 0, (1, 0), ()), ("imc", 1, (0, 1), ("--run-dir", "runs/named"))],
+)
 def test_ranks_that_start_again_end_as_undisturbed_ones(
-    method: str, rank: int, counted: tuple[int, int], two: Ranks, tmp_path: Path
+    method: str, rank: int, counted: tuple[int, int], named: tuple[str, ...], two: Ranks, tmp_path: Path
 ) -> None:
     """Machines count their own failures, so ranks have different counts; the run folder is chosen by rank 0."""
     answers = two(shard_jobs.command, [*LONGER, method, "--run-dir", str(tmp_path / "whole")])
     assert [code for code, _ in answers] == [0, 0], answers
     agent = Agent(tmp_path)
-    agent.start(2, dies, rank, 5, [*LONGER, method])
+    agent.start(2, dies, rank, 5, [*LONGER, method, *named])
     codes, outputs = agent.wait()
     assert codes == [9 if each == rank else 2 for each in range(2)], outputs
     (folder,) = (tmp_path / "runs").iterdir()
     saved = json.loads((folder / manifest.FILE).read_text())
     assert (saved["epoch"], saved["step"]) == (1, 1)  # after 3 of 4 steps; an epoch has 2
-    agent.start(2, command, [*LONGER, method], failures=counted)
+    agent.start(2, command, [*LONGER, method, *named], failures=counted)
     codes, outputs = agent.wait()
     assert codes == [0, 0], outputs
     assert list((tmp_path / "runs").iterdir()) == [folder]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -18,15 +18,25 @@ from lmc.bench.compare import Partitions, has_error, shared_parts
 from lmc.cli.console import console, error_figure, facts, file_name, number, seconds
 from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
-from lmc.cli.train import check_folder, division_facts, run_facts, run_folder
+from lmc.cli.train import RUNS, check_folder, division_facts, run_facts, run_folder
 from lmc.errors import ConfigError
-from lmc.files import locked, replace, writable
+from lmc.files import check_writable, locked, replace, writable
 from lmc.grammar import split_spec
 from lmc.methods import ClusterMethod
 from lmc.models import Model
 from lmc.report import compare_figure, save
-from lmc.results import EpochRecord, ErrorRecord, RunRecord, mean_errors, read_errors, read_run, target_score
+from lmc.results import (
+    EpochRecord,
+    ErrorRecord,
+    RunRecord,
+    mean_errors,
+    read_about,
+    read_errors,
+    read_run,
+    target_score,
+)
 from lmc.train import Settings, stop_on_interrupt
+from lmc.train.loop import check_settings
 from lmc.train.metrics import default_metric
 from lmc.train.progress import progress_bar, score_text
 from lmc.train.run_folder import holds_run
@@ -47,15 +57,20 @@ def compare_command(options: Compare) -> None:
     if options.clusters == AUTO:
         raise ConfigError("expected a whole number for --clusters (got auto): every method would take another one")
     check_folder(options)
+    check_writable(options.run_dir or RUNS)
+    if options.run_dir is not None:
+        _check_root(options.run_dir, resume or options.overwrite)
     read_model(options.model)  # wrong options are refused before a graph is loaded
     loss = options.row_loss()
     chosen = {} if options.methods == AUTO else parse_methods(options.methods, **shared)
     graph = options.load()
+    check_settings(settings, graph, graph.splits)
     initial = parse_model(options.model, graph, options.seed)
     chosen = chosen or parse_methods(_suited(initial), **shared)
     name = split_spec(options.model)[0]
     root = run_folder(options, f"compare-{graph.name}-{name}")
-    folders = _folders(root, list(chosen), resume or options.overwrite)
+    folders = _folders(root, list(chosen))
+    _check_root(root, resume or options.overwrite, folders.values())
     compared, partitions = [], Partitions()
     for label, method in chosen.items():
         parts = shared_parts(method, graph, options.seed, partitions)
@@ -99,20 +114,35 @@ def _suited(model: Model) -> str:
     return "full,cluster,gas,fm,lmc,cmc" if model.linear else "full,cluster,gas,fm,lmc"
 
 
-def _folders(root: Path, labels: Sequence[str], may_hold_runs: bool) -> dict[str, Path]:
+def _folders(root: Path, labels: Sequence[str]) -> dict[str, Path]:
+    """The folder of every method."""
     folders = {label: root / file_name(label) for label in labels}
     if len(set(folders.values())) < len(folders):
         raise ConfigError(f"expected methods whose labels differ in letters or digits (got {', '.join(labels)})")
+    return folders
+
+
+def _check_root(root: Path, may_hold_runs: bool, folders: Iterable[Path] = ()) -> None:
+    """Refuse a folder that holds a run, and one that holds a comparison where there may be none.
+
+    Args:
+        folders: those of the methods, where they are known.
+    """
     if holds_run(root):
         raise ConfigError(
             f"expected a folder for a comparison (got {root}, which holds a run of lmc train): choose another --run-dir"
         )
-    if not may_hold_runs and any(map(holds_run, folders.values())):
+    if not may_hold_runs and any(map(holds_run, (*_compared_before(root), *folders))):
         raise ConfigError(
             f"expected a new run folder (got {root}, which holds a comparison): "
             "use --resume to continue it, --overwrite to replace it, or another --run-dir"
         )
-    return folders
+
+
+def _compared_before(root: Path) -> list[Path]:
+    """The folders of the methods of an earlier comparison."""
+    known = read_about(root)
+    return [] if known is None else [root / name for name in known.methods]
 
 
 def _facts(compared: Sequence[ComparedRun]) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from lmc.diagnostics.choice import recommended
 from lmc.engine import Distributed, Run
 from lmc.engine.distributed import begun_folders, own_shard
 from lmc.errors import ConfigError
+from lmc.files import check_writable
 from lmc.grammar import split_spec
 from lmc.graph import Graph, Shard
 from lmc.losses import describe
@@ -33,8 +34,9 @@ from lmc.partition.dispatch import chosen
 from lmc.results import About, RunRecord, read_run
 from lmc.stores import Placement
 from lmc.train import Training, stop_on_interrupt
+from lmc.train.loop import check_settings
 from lmc.train.progress import epoch_bar, score_text
-from lmc.train.run_folder import holds_run
+from lmc.train.run_folder import check_unused, holds_run
 from lmc.train.runs import clear_folder, latest_folder, new_folder
 from lmc.train.tensorboard import TensorBoard, writer_class
 
@@ -42,6 +44,8 @@ OF_WHOLE_GRAPHS = (
     "data_dir", "scale", "symmetrise", "directed", "task", "inductive", "partition", "memory", "dry_run",
 )  # fmt: skip
 """Options that have no meaning for a rank that holds a part of a graph."""
+RUNS = Path("runs")
+"""Where run folders are made by default."""
 
 
 def train_command(options: Train) -> None:
@@ -54,6 +58,7 @@ def train_command(options: Train) -> None:
     given = _own_shard(options, distributed, placement) if sharded else options.load()
     graph = given.graph if isinstance(given, Shard) else given
     spent = {"load": time.perf_counter() - started}
+    check_settings(settings, graph, given.splits)
     model = parse_model(options.model, graph, options.seed)
     spec, reason = suited(options, model, graph, placement)
     method = _method(spec, shared)
@@ -96,6 +101,10 @@ def _check_options(options: Train, shared: Mapping[str, int | str | None]) -> No
         parse_memory(options.memory)
     read_model(options.model)
     check_folder(options)
+    if not options.dry_run:
+        check_writable(options.run_dir or RUNS)
+        if options.run_dir is not None:  # ranks that torchrun has started again continue the run in the folder
+            check_unused(options.run_dir, options.resume or options.overwrite or bool(begun_folders()))
     if options.tensorboard:
         writer_class()
     if split_spec(options.method)[0] != AUTO:
@@ -156,9 +165,9 @@ def run_folder(options: Train | Compare, name: str) -> Path:
     """The folder of ``--run-dir``, or runs/NAME-K: the newest to resume or overwrite a run, else a new one."""
     if options.run_dir is not None:
         return options.run_dir
-    root, name = Path("runs"), file_name(options.name or name)
-    latest = latest_folder(root, name) if options.resume or options.overwrite else None
-    return latest or new_folder(root, name)
+    name = file_name(options.name or name)
+    latest = latest_folder(RUNS, name) if options.resume or options.overwrite else None
+    return latest or new_folder(RUNS, name)
 
 
 def suited(options: Train, model: Model, graph: Graph, placement: Placement) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lmc.engine import Run
 from lmc.engine.exact import FEW_ELEMENTS, MAX_ELEMENTS
 from lmc.errors import ConfigError, DivergenceError, Interrupted
-from lmc.graph import Batch
+from lmc.graph import Batch, Graph
 from lmc.heap import release_freed
 from lmc.results import EpochRecord, RunRecord
 from lmc.train.best import Best
@@ -321,10 +321,23 @@ class Training:
         run = self.run
         shared = run.whole is run.graph or run.sync is not None  # known without making another matrix P, or needed
         self._validated = "val" in (run.evaluated if shared else run.whole).splits
-        reader = "patience" if self.settings.patience is not None else "the scheduler" * self.schedule.reads_score
-        if reader and not (self._validated and self.settings.eval_every):
-            got = "eval_every=0" if self._validated else f"graph {self.run.graph.name!r} without validation nodes"
-            raise ConfigError(f"expected validation scores for {reader} (got {got}): drop it, or provide them")
+        reader = self.settings.score_reader or "the scheduler" * self.schedule.reads_score
+        self.settings.check_scores(reader, _missing_scores(run.graph, self._validated))
+
+
+def check_settings(settings: Settings, graph: Graph, splits: Sequence[str]) -> None:
+    """Refuse settings that do not fit a graph, which takes no partition and no binding to know.
+
+    Args:
+        splits: the splits that have nodes; for a shard, those of the whole graph.
+    """
+    metrics_of(settings.metrics, graph)
+    settings.check_scores(settings.score_reader, _missing_scores(graph, "val" in splits))
+
+
+def _missing_scores(graph: Graph, validated: bool) -> str:
+    """Why a graph gives no validation scores; empty where it has validation nodes."""
+    return "" if validated else f"graph {graph.name!r} without validation nodes"
 
 
 def train_step(run: Run, optimizer: torch.optim.Optimizer, batch: Batch, clip: float | None = None) -> Tensor:

@@ -36,7 +36,7 @@ from lmc.methods import ClusterMethod, Method
 from lmc.results import EpochRecord, append_lines, as_lines, read_about, read_lines, write_lines
 from lmc.train import checkpoint, manifest
 from lmc.train.checkpoint import Position
-from lmc.train.optimizers import OptimizerFactory, PerStep, SchedulerFactory, read_optimizer, read_scheduler
+from lmc.train.optimizers import OptimizerFactory, PerStep, Plateau, SchedulerFactory, read_optimizer, read_scheduler
 from lmc.train.sealed import on_host, write_sealed
 
 FORMAT = 3
@@ -104,6 +104,24 @@ class Settings:
         check_at_least(0, weight_decay=self.weight_decay, eval_every=self.eval_every)
         check_at_least(1, epochs=self.epochs, patience=self.patience, steps=self.steps)
         interval(self.checkpoint_every)
+        self.check_scores(self.score_reader)
+
+    @property
+    def score_reader(self) -> str:
+        """What reads validation scores, as far as the settings tell; empty where nothing does."""
+        plateau = isinstance(self.scheduler, str) and isinstance(read_scheduler(self.scheduler), Plateau)
+        return "patience" if self.patience is not None else "the scheduler" * plateau
+
+    def check_scores(self, reader: str, missing: str = "") -> None:
+        """Refuse a reader of validation scores where there are none.
+
+        Args:
+            reader: what reads them; empty: nothing.
+            missing: why a graph gives none; empty where it has validation nodes.
+        """
+        got = missing or "eval_every=0" * (self.eval_every == 0)
+        if reader and got:
+            raise ConfigError(f"expected validation scores for {reader} (got {got}): drop it, or provide them")
 
     def evaluates(self, epoch: int) -> bool:
         """Whether the ``epoch``-th epoch, counted from 1, ends with an evaluation."""
@@ -245,14 +263,15 @@ def open_folder(
             if run.is_first_rank:
                 held.enter_context(locked(path))
                 again = run.sync is not None and str(path.absolute()) in begun_folders()
-                _check_folder(path, resume or again, json.loads(text))
+                check_unused(path, resume or again)
+                _check_config(path, json.loads(text))
                 if run.sync is not None:
                     begin_folder(path)
         yield RunFolder(path, run, optimizer, text, checkpoint_every)
 
 
-def _check_folder(path: Path, resume: bool, config: dict[str, Any]) -> None:
-    """Refuse a folder that this run may not use."""
+def check_unused(path: Path, resume: bool) -> None:
+    """Refuse a folder that a new run may not use, or with ``resume`` one that no run may use."""
     if holds_run(path) and not resume:
         raise ConfigError(
             f"expected a new run folder (got {path}, which holds a run): pass resume=True (--resume) to continue "
@@ -261,6 +280,10 @@ def _check_folder(path: Path, resume: bool, config: dict[str, Any]) -> None:
     about = None if holds_run(path) else read_about(path)
     if about and about.methods:
         raise ConfigError(f"expected a folder for a run (got {path}, which holds a comparison): choose another folder")
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    """Refuse a folder whose run has other settings."""
     file = path / "config.json"
     if holds_run(path) and not file.exists():
         raise CheckpointError(f"expected a config.json in {path} (got files of a run without it): {RESTORE}")
