@@ -320,6 +320,30 @@ def test_what_the_graph_tells_is_refused_before_it_is_divided(
     assert message in said
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("train", "tiny-like"), "--run-dir"),
+        (("compare", "tiny-like"), "--run-dir"),
+        (("bench", "speed", "tiny-like"), "--run-dir"),
+        (("shard", "tiny-like", "--ranks", "2"), "--out"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    command: tuple[str, ...], option: str, invoke: Invoke, tmp_path: Path
+) -> None:
+    code, said = invoke(*command, option, "")
+    assert code == 2
+    assert said.startswith(f"error: Invalid value for '{option}': expected the path of a folder (got an empty text): ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_current_folder_is_a_run_folder(invoke: Invoke, tmp_path: Path) -> None:
+    code, said = invoke("train", *SMALL, "--epochs", "1", "--run-dir", ".")
+    assert code == 0, said
+    assert (tmp_path / "config.json").exists()
+
+
 def test_a_dry_run_needs_no_new_folder(invoke: Invoke) -> None:
     assert invoke("train", *SMALL, "--epochs", "1", "--run-dir", "run")[0] == 0
     code, said = invoke("train", *SMALL, "--run-dir", "run", "--dry-run")

@@ -313,3 +313,12 @@ def test_divergence_of_the_first_epoch_is_not_the_best_epoch(graph: lmc.Graph, t
     assert not (tmp_path / "r" / "best.safetensors").exists()
     initial = load_file(tmp_path / "r" / "checkpoint.safetensors")
     assert all(torch.equal(initial[f"model.{k}"], v) for k, v in model_of(graph).state_dict().items())
+
+
+def test_an_empty_run_dir_is_not_the_current_folder(
+    graph: lmc.Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"expected run_dir to name a folder \(got an empty text\)"):
+        lmc.fit(graph, model_of(graph), GAS(2, 1), epochs=1, run_dir="")
+    assert list(tmp_path.iterdir()) == []

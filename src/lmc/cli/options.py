@@ -33,6 +33,17 @@ def under(heading: str) -> Callable[..., Any]:
 _data, _method, _model, _loop = under("Data"), under("Method"), under("Model"), under("Optimiser")
 _place, _run, _ranks = under("Placement"), under("Run"), under("Ranks (torchrun)")
 
+
+def folder_of(text: str) -> Path:
+    """The path of a folder that is written. As a ``Path`` an empty text, such as that of a shell variable that is not
+    set, would be the current folder."""
+    if not text:
+        raise typer.BadParameter(
+            "expected the path of a folder (got an empty text): name one, or . for the current folder"
+        )
+    return Path(text)
+
+
 DataDir = Annotated[Path | None, _data("Folder to look in first, before $LMC_DATA.")]
 Epochs = Annotated[int, _loop("Passes over the parts.")]
 
@@ -133,7 +144,10 @@ class Training(Source):
     minutes: Annotated[float | None, _loop("Stop after so many minutes of training steps.")] = None
     eval_every: Annotated[int, _loop("Epochs between evaluations; 0: never.")] = 1
     seed: Annotated[int, _run("Seed of parameters, partition and batches.")] = 0
-    run_dir: Annotated[Path | None, _run("Where results go. Default: runs/NAME-K, with the next number K.")] = None
+    run_dir: Annotated[
+        Path | None,
+        _run("Where results go. Default: runs/NAME-K, with the next number K.", parser=folder_of, metavar="PATH"),
+    ] = None
     name: Annotated[str | None, _run("NAME of the folder under runs/. Default: graph, method and model.")] = None
     overwrite: Annotated[
         bool, _run("Delete the run in the folder first; without --run-dir, in the newest of this name.", "--overwrite")
@@ -301,7 +315,12 @@ class Shard(Source):
     """The options of ``lmc shard``."""
 
     ranks: Annotated[int, typer.Option(help="Processes of the distributed run.")]
-    out: Annotated[Path, typer.Option(help="The folder to write: rank-0, rank-1, ... and manifest.json.")]
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The folder to write: rank-0, rank-1, ... and manifest.json.", parser=folder_of, metavar="PATH"
+        ),
+    ]
     parts: Annotated[
         int | None, typer.Option(help="Number of parts of all ranks together. Default: as for `lmc train`.")
     ] = None

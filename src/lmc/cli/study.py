@@ -25,7 +25,7 @@ from rich.console import Console
 import lmc.data
 from lmc.bench.epoch import matmul_precision
 from lmc.cli.console import STOPPED, TextTable, console, device_name, facts, file_name, new_app
-from lmc.cli.options import takes
+from lmc.cli.options import folder_of, takes
 from lmc.errors import CheckpointError, ConfigError
 from lmc.files import locked, read_json, replace, writable
 from lmc.graph import Graph
@@ -80,7 +80,12 @@ class Study(ABC, Generic[C, R]):
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto"
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for the lines; cells with lines there are not measured again.", show_default=False),
+        typer.Option(
+            help="Folder for the lines; cells with lines there are not measured again.",
+            show_default=False,
+            parser=folder_of,
+            metavar="PATH",
+        ),
     ] = None
     limit: Annotated[
         float | None, typer.Option(help="Seconds after which no further cell is started.", show_default="none")

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lmc.engine import Distributed
 from lmc.engine.distributed import launched
-from lmc.errors import Interrupted, typed
+from lmc.errors import ConfigError, Interrupted, typed
 from lmc.graph import Graph, Shard
 from lmc.heap import keep_memory as keep_freed_memory
 from lmc.losses import Loss
@@ -74,6 +74,8 @@ def fit(
     :class:`lmc.errors.Interrupted`. A loss or a parameter that is not finite raises
     :class:`lmc.errors.DivergenceError`, and the last checkpoint stays.
     """
+    if run_dir == "":  # as a Path it is the current folder
+        raise ConfigError("expected run_dir to name a folder (got an empty text): name one, or pass None")
     settings = Settings(
         epochs, lr, weight_decay, clip, eval_every, checkpoint_every, patience, steps, minutes, restore_best,
         optimizer, scheduler, metrics,
