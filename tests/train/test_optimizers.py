@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import (
 import lmc
 from lmc.errors import CheckpointError, ConfigError
 from lmc.methods import GAS
-from lmc.train import PerStep
+from lmc.train import PerStep, Settings
 from lmc.train.optimizers import OPTIMIZERS, SCHEDULERS, optimizer_options, scheduler_options
 
 STEPS = 2
@@ -173,6 +173,11 @@ def test_the_named_metric_and_its_direction_choose_the_best_epoch(graph: lmc.Gra
         ({"optimizer": lambda p: SGD(p[1:])}, r"parameters of this model \(got one without layers.0"),
         ({"optimizer": lambda p: SGD([*p, torch.zeros(1)])}, "with 1 parameters of something else"),
         ({"optimizer": 3}, "optimizer to be"),
+        ({"optimizer": lambda: None}, r"optimizer as a function of the parameters alone \(got <lambda>: too many "),
+        ({"optimizer": Optimizer}, r"\(got Optimizer: missing a required argument: 'defaults'\): write e.g. lambda"),
+        ({"scheduler": StepLR}, r"function of the optimizer alone \(got StepLR: .*'step_size'\): write e.g. lambda"),
+        ({"scheduler": PerStep(OneCycleLR)}, r"function of the optimizer alone \(got OneCycleLR: .*'max_lr'"),
+        ({"scheduler": PerStep(3)}, r"function of the optimizer alone \(got int: 3 is not a callable object\)"),
         ({"optimizer": "adamx"}, "expected an optimizer of adam, .* did you mean adam"),
         ({"scheduler": "cos"}, r"expected a scheduler of cosine, step, plateau, constant \(got 'cos'\)"),
         ({"scheduler": "cosine:warm=3"}, "did you mean warmup"),
@@ -189,6 +194,12 @@ def test_what_does_not_fit_is_refused_in_one_line(options: dict[str, Any], messa
     with pytest.raises(ConfigError, match=message) as error:
         fit(graph, **options)
     assert "\n" not in str(error.value)
+
+
+def test_a_factory_that_cannot_be_called_is_refused_before_the_graph_is_bound() -> None:
+    for options in ({"scheduler": StepLR}, {"optimizer": Optimizer}):
+        with pytest.raises(ConfigError, match="alone"):
+            Settings(**options)
 
 
 @pytest.mark.parametrize(("names", "options_of"), [(OPTIMIZERS, optimizer_options), (SCHEDULERS, scheduler_options)])

@@ -155,6 +155,31 @@ def read_scheduler(text: str) -> Curve | Plateau:
     return SCHEDULERS[name](**read_options("scheduler", name, written, options, text))
 
 
+def check_factories(
+    optimizer: str | Optimizer | OptimizerFactory | None,
+    scheduler: str | LRScheduler | SchedulerFactory | PerStep | None,
+) -> None:
+    """Refuse a factory that cannot be called as training calls it, such as a class that needs more arguments."""
+    inner = scheduler.scheduler if isinstance(scheduler, PerStep) else scheduler
+    if not isinstance(optimizer, str | Optimizer | None):
+        _check_call(optimizer, "optimizer", "parameters", "lambda parameters: torch.optim.SGD(parameters, lr=0.1)")
+    if not isinstance(inner, str | LRScheduler | None):
+        _check_call(inner, "scheduler", "optimizer", "lambda optimizer: StepLR(optimizer, 30)")
+
+
+def _check_call(factory: Callable[[Any], object], kind: str, argument: str, example: str) -> None:
+    """Refuse a factory that does not take one argument."""
+    try:
+        inspect.signature(factory).bind(None)
+    except TypeError as error:
+        got = f"{getattr(factory, '__name__', type(factory).__name__)}: {error}"
+        raise ConfigError(
+            f"expected the {kind} as a function of the {argument} alone (got {got}): write e.g. {example}"
+        ) from error
+    except ValueError:  # a callable of C without a signature
+        return
+
+
 def make_optimizer(
     given: str | Optimizer | OptimizerFactory | None, model: nn.Module, lr: float, weight_decay: float | None
 ) -> Optimizer:

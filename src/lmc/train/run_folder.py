@@ -36,7 +36,15 @@ from lmc.methods import ClusterMethod, Method
 from lmc.results import EpochRecord, append_lines, as_lines, read_about, read_lines, write_lines
 from lmc.train import checkpoint, manifest
 from lmc.train.checkpoint import Position
-from lmc.train.optimizers import OptimizerFactory, PerStep, Plateau, SchedulerFactory, read_optimizer, read_scheduler
+from lmc.train.optimizers import (
+    OptimizerFactory,
+    PerStep,
+    Plateau,
+    SchedulerFactory,
+    check_factories,
+    read_optimizer,
+    read_scheduler,
+)
 from lmc.train.sealed import on_host, write_sealed
 
 FORMAT = 3
@@ -99,6 +107,7 @@ class Settings:
             read_optimizer(self.optimizer)
         if isinstance(self.scheduler, str):
             read_scheduler(self.scheduler)
+        check_factories(self.optimizer, self.scheduler)
         check_within("(0, 1e30]", lr=self.lr)  # optimisers refuse or overflow with larger ones
         check_positive(clip=self.clip, minutes=self.minutes)
         check_at_least(0, weight_decay=self.weight_decay, eval_every=self.eval_every)
