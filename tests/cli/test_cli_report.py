@@ -49,3 +49,18 @@ def test_a_run_records_its_command_and_its_memory(invoke: Invoke, tmp_path: Path
     code, said = invoke("train", *SMALL, "--method", "lmc", "--epochs", "1")
     assert code == 2, said
     assert read_about(tmp_path / "r") == about  # a refused run leaves the folder as it was
+
+
+@pytest.mark.parametrize("name", ["x.pdf", "x", "", "html"])
+def test_a_report_has_the_name_of_a_page(invoke: Invoke, tmp_path: Path, name: str) -> None:
+    code, said = invoke("report", "nowhere", "--out", name)
+    assert code == 2
+    assert said == f"error: expected --out with a name that ends in .html or .htm (got {name or '.'}): rename it"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["x.htm", "X.HTML"])
+def test_a_report_may_have_other_names_of_pages(invoke: Invoke, tmp_path: Path, name: str) -> None:
+    assert invoke("train", *SMALL, "--method", "gas", "--epochs", "1")[0] == 0
+    assert invoke("report", "r", "--out", name)[0] == 0
+    assert (tmp_path / name).read_text().startswith("<!")

@@ -125,7 +125,9 @@ def runs(folder: Annotated[Path, typer.Argument(help="The folder that is searche
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A run folder, or the folder of a comparison.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write. Default: report.html in the folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write, .html or .htm. Default: report.html in the folder.")
+    ] = None,
 ) -> None:
     """Write one page of HTML with the curves, tables and settings of a run or a comparison.
 

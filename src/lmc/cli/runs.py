@@ -85,6 +85,8 @@ def _model(model: Any) -> str:
 
 def report_command(folder: Path, out: Path) -> None:
     """Write the page of a run folder, or of the folder of a comparison."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"expected --out with a name that ends in .html or .htm (got {out}): rename it")
     page = report_page(folder)
     with writable(out.parent, "choose another path"):
         out.parent.mkdir(parents=True, exist_ok=True)
