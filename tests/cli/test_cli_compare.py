@@ -134,6 +134,22 @@ def test_a_finished_comparison_is_not_trained_again(invoke: Invoke, tmp_path: Pa
     assert len(read_lines(tmp_path / "r" / "lmc" / "epochs.jsonl")) == 2
 
 
+def test_a_comparison_keeps_its_methods(invoke: Invoke, tmp_path: Path) -> None:
+    common = ("compare", *SMALL, "--epochs", "2", "--error-every", "0", "--run-dir", "r")
+    assert invoke(*common, "--methods", "full,gas,lmc:alpha=0:score=x^2")[0] == 0
+    kept = {name: (tmp_path / "r" / name).read_bytes() for name in ("about.json", "summary.json", "compare.svg")}
+    code, said = invoke(*common, "--methods", "full,cluster", "--resume")
+    assert code == 2
+    assert said == (
+        "error: expected all methods of the comparison in r (got full,cluster without gas,lmc:alpha=0:score=x^2): "
+        "use --methods gas,lmc:alpha=0:score=x^2,full,cluster, or another --run-dir"
+    )
+    assert {name: (tmp_path / "r" / name).read_bytes() for name in kept} == kept
+    assert invoke(*common, "--methods", "gas,lmc:alpha=0:score=x^2,full,cluster", "--resume")[0] == 0
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert list(summary["methods"]) == ["gas", "lmc:alpha=0:score=x^2", "full", "cluster"]
+
+
 def test_methods_not_begun_are_not_begun_when_stopped(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,8 @@ def compare_command(options: Compare) -> None:
     root = run_folder(options, f"compare-{graph.name}-{name}")
     folders = _folders(root, list(chosen))
     _check_root(root, resume or options.overwrite, folders.values())
+    if resume:
+        _check_methods(root, folders)
     compared, partitions = [], Partitions()
     for label, method in chosen.items():
         parts = shared_parts(method, graph, options.seed, partitions)
@@ -136,6 +138,18 @@ def _check_root(root: Path, may_hold_runs: bool, folders: Iterable[Path] = ()) -
         raise ConfigError(
             f"expected a new run folder (got {root}, which holds a comparison): "
             "use --resume to continue it, --overwrite to replace it, or another --run-dir"
+        )
+
+
+def _check_methods(root: Path, folders: Mapping[str, Path]) -> None:
+    """Refuse to continue a comparison without all of its methods, which its summary, figure and report would lose."""
+    left_out = [folder for folder in _compared_before(root) if holds_run(folder) and folder not in folders.values()]
+    if left_out:
+        known = [read_about(folder) for folder in left_out]
+        missing = [folder.name if about is None else about.label for folder, about in zip(left_out, known, strict=True)]
+        raise ConfigError(
+            f"expected all methods of the comparison in {root} (got {','.join(folders)} without {','.join(missing)}): "
+            f"use --methods {','.join([*missing, *folders])}, or another --run-dir"
         )
 
 

@@ -280,7 +280,7 @@ class Compare(Training):
         str,
         _method(
             "Comma-separated, each as for `lmc train --method`: gas,lmc,lmc:alpha=0.8:score=x^2. auto: several that "
-            "train the model."
+            "train the model. With --resume: those of the comparison, and further ones."
         ),
     ] = "auto"
     epochs: Epochs = 50
