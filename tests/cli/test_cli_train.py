@@ -348,3 +348,27 @@ def test_a_dry_run_needs_no_new_folder(invoke: Invoke) -> None:
     assert invoke("train", *SMALL, "--epochs", "1", "--run-dir", "run")[0] == 0
     code, said = invoke("train", *SMALL, "--run-dir", "run", "--dry-run")
     assert code == 0, said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has another error for a closed pipe")
+@pytest.mark.parametrize(
+    "command", [("train", "--method", "gas"), ("compare", "--methods", "gas", "--error-every", "0")]
+)
+def test_a_broken_pipe_saves_the_run_and_ends_quietly(command: tuple[str, ...], tmp_path: Path) -> None:
+    arguments = [_script(), command[0], *SMALL, *command[1:], "--run-dir", "r", "--checkpoint-every", "2h", "--epochs"]
+    process = subprocess.Popen(
+        [*arguments, "1000"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 141
+    records = tmp_path / "r" / ("gas" if command[0] == "compare" else "") / "epochs.jsonl"
+    saved = records.read_bytes()
+    done = saved.count(b"\n")
+    assert 0 < done < 1000
+    again = subprocess.run([*arguments, str(done), "--resume"], cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert records.read_bytes() == saved, "epochs were trained again"

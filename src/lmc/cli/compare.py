@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -15,7 +15,7 @@ from rich.table import Table
 from lmc.bench import ComparedRun, compare
 from lmc.bench.about import about, write_about
 from lmc.bench.compare import Partitions, has_error, shared_parts
-from lmc.cli.console import console, error_figure, facts, file_name, number, seconds
+from lmc.cli.console import console, error_figure, facts, file_name, finish_on_broken_pipe, number, seconds
 from lmc.cli.options import Compare
 from lmc.cli.spec import AUTO, parse_methods, parse_model, read_model
 from lmc.cli.train import RUNS, check_folder, division_facts, run_facts, run_folder
@@ -79,14 +79,14 @@ def compare_command(options: Compare) -> None:
         run = method.bind(graph, copy.deepcopy(initial), parts, placement, loss=loss, seed=options.seed)
         compared.append(ComparedRun(label, run, folders[label]))
     out.print(facts([*_facts(compared), ("run folder", str(root))]))
-    with locked(root):
+    with locked(root), finish_on_broken_pipe(out) as broken:
         for folder in folders.values() if options.overwrite else ():
             clear_folder(folder, also=("errors.jsonl",))
         whole = dataclasses.replace(
             about(compared[0].run, ""), partition=None, methods=[f.name for f in folders.values()]
         )
         write_about(root, whole)
-        _train(out, compared, settings, error_every, resume)
+        _train(out, compared, settings, error_every, resume, broken)
         runs = {c.label: read_run(c.folder) for c in compared}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in compared}
         out.print(_table(compared, runs, errors, settings.epochs))
@@ -166,13 +166,20 @@ def _facts(compared: Sequence[ComparedRun]) -> list[tuple[str, str]]:
     return [("graph", first["graph"]), *division, ("model", first["model"]), ("device", first["device"])]
 
 
-def _train(out: Console, compared: Sequence[ComparedRun], settings: Settings, error_every: int, resume: bool) -> None:
+def _train(
+    out: Console, compared: Sequence[ComparedRun], settings: Settings, error_every: int, resume: bool,
+    broken: Callable[[], bool],
+) -> None:  # fmt: skip
     runs: dict[str, RunRecord] = {}
     errors: dict[str, list[ErrorRecord]] = {}
     if resume:  # the table shows the epochs of earlier runs too
         runs = {c.label: read_run(c.folder) for c in compared if (c.folder / "config.json").exists()}
         errors = {c.label: read_errors(c.folder / "errors.jsonl") for c in compared}
-    with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as stop:
+    with progress_bar(settings.epochs, console=out, lines=5) as show, stop_on_interrupt() as interrupted:
+
+        def stop() -> bool:
+            return interrupted() or broken()
+
         for label, epoch, error in compare(compared, settings, error_every=error_every, resume=resume, stop=stop):
             runs[label] = _with_epoch(runs.get(label, RunRecord({}, ())), epoch)
             errors.setdefault(label, []).extend([] if error is None else [error])

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from lmc.errors import Interrupted, LmcError
 if TYPE_CHECKING:
     import torch
 
-STOPPED, REFUSED = 130, 2
+STOPPED, REFUSED, BROKEN_PIPE = 130, 2, 141
 FIRST_REPORTS = 3.0
 """Seconds for which other ranks wait until rank 0 prints an error that all ranks have."""
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # Typer exports no name for it
@@ -82,6 +82,28 @@ def reported_errors() -> Iterator[None]:
             raise
         _say(f"[red]error:[/red] expected enough memory (got: {escape(' '.join(str(error).split()))}): lower sizes")
         raise typer.Exit(REFUSED) from error
+
+
+@contextmanager
+def finish_on_broken_pipe(out: Console) -> Iterator[Callable[[], bool]]:
+    """Within, a broken pipe (``lmc train ... | head -1``) does not end the command at once: what is yielded becomes
+    true, by which training stops and is saved, and nothing more is printed. Then the command ends without a message,
+    with the exit code of SIGPIPE."""
+    broken: list[bool] = []
+
+    def on_broken_pipe() -> None:
+        broken.append(True)
+        with suppress(SystemExit):
+            Console.on_broken_pipe(out)
+
+    out.on_broken_pipe = on_broken_pipe  # type: ignore[method-assign]
+    try:
+        yield lambda: bool(broken)
+    except Interrupted:
+        if not broken:
+            raise
+    if broken:
+        raise typer.Exit(BROKEN_PIPE)
 
 
 def _say(*lines: str) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from lmc.bench.about import about, with_memory, write_about
-from lmc.cli.console import console, device_name, facts, file_name, number, percent, seconds
+from lmc.cli.console import console, device_name, facts, file_name, finish_on_broken_pipe, number, percent, seconds
 from lmc.cli.options import Compare, Train
 from lmc.cli.plan import held_to, parse_memory, planned
 from lmc.cli.spec import AUTO, check_shared, parse_method, parse_model, read_model
@@ -80,13 +80,14 @@ def train_command(options: Train) -> None:
         out.print(facts([*lines.items(), ("set up", setup_text(run, cached)), ("run folder", str(run_dir))]))
         if resume and not holds_run(run_dir):
             out.print(f"nothing to resume in {run_dir}: starting a new run", soft_wrap=True)
-        with stop_on_interrupt() as stop:
-            if options.overwrite and not resume and run.is_first_rank:
-                clear_folder(run_dir)
-            training = Training(run, settings, run_dir, resume, stop, callbacks)
-            known = _train(training, out, run_dir, partial(about, run, spec, found))
-        if known is not None and run.sync is None:  # it runs further steps, for which other ranks do not wait
-            write_about(run_dir, with_memory(known, run, alone=True))
+        with finish_on_broken_pipe(out) as broken:
+            with stop_on_interrupt() as stop:
+                if options.overwrite and not resume and run.is_first_rank:
+                    clear_folder(run_dir)
+                training = Training(run, settings, run_dir, resume, lambda: stop() or broken(), callbacks)
+                known = _train(training, out, run_dir, partial(about, run, spec, found))
+            if known is not None and run.sync is None:  # it runs further steps, for which other ranks do not wait
+                write_about(run_dir, with_memory(known, run, alone=True))
     if run.is_first_rank:
         out.print(_summary(read_run(run_dir)))
     if training.ended_early:
