@@ -39,11 +39,12 @@ SHORTEST_STEP = 0.8e-3
 EPOCHS_SAVED, SAVED_BY_IMC = 2.7, 5.0
 """On a GPU, the time of an epoch on parts over that of a full-batch step up to which parts arrive first. The second
 number is that of IMC on models without batch norm; with batch norm, the full batch needs fewer epochs."""
-ROWS_PER_COLUMN = 19
-"""Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 19.8 it is
-faster than the full batch (arxiv-like@0.05 20/3), and with 18 slower (reddit-like@0.2 50/5, on a GPU)."""
+ROWS_PER_COLUMN = 23
+"""Core rows of a batch, over the width of the rows, from which on the map of IMC is fitted well enough: with 23.2 and
+more it is faster than the full batch; with 22.8 it misses the accuracy of the full batch on reddit-like@0.05."""
 ROWS_WITH_BATCH_NORM = 11
-"""The same on a CPU for models with a batch norm, whose full batch needs more epochs."""
+"""The same on a CPU for models with a batch norm: with 11.6 it is faster than the full batch (flickr-like@0.1), with
+8.0 slower (products-like@0.01)."""
 LARGE_HALO = 4.0
 """Halo rows of a batch, over its core rows, from which on dropping their adjoints costs GAS more epochs than CMC's
 second pass over them costs time."""
