@@ -23,7 +23,13 @@ from lmc.cli.lists import at_least_one, division, methods_in, parse_list, parse_
 from lmc.cli.study import Hidden, Methods
 from lmc.data.synthetic import split_nodes
 from lmc.diagnostics import Facts, choose, recommended
-from lmc.diagnostics.choice import LARGE_HALO, ROWS_PER_COLUMN, full_batch_fits, settings_for
+from lmc.diagnostics.choice import (
+    LARGE_HALO,
+    ROWS_PER_COLUMN,
+    ROWS_WITH_BATCH_NORM,
+    full_batch_fits,
+    settings_for,
+)
 from lmc.engine import Run
 from lmc.errors import ConfigError
 from lmc.graph import Graph
@@ -284,7 +290,7 @@ def decision_figure() -> Figure:
         ("On a CPU, without batch norm, with large batches:\nis the halo smaller than the core?", "gas"),
         (
             f"Do batches have {ROWS_PER_COLUMN} core rows or more for each hidden column?\n"
-            "(CPU, batch norm: or is the halo smaller than the core?)",
+            f"(CPU, batch norm: {ROWS_WITH_BATCH_NORM}, or is the halo smaller than the core?)",
             "imc",
         ),
         (f"Is the halo at least {LARGE_HALO:g} times the core?", "cmc"),
