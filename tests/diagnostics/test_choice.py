@@ -41,6 +41,7 @@ FEW_NEAR = replace(FEWER, halo=NEAR.halo)
         (replace(LARGE, step=SMALL_STEP, fits=False), IMC, "few halo rows or none"),
         (replace(LARGE, step=SMALL_STEP, batch_norm=True), FullBatch, "takes less time"),
         (replace(NEAR, step=SMALL_STEP), FullBatch, "takes less time"),
+        (replace(NEAR, step=SMALL_STEP, batch_norm=True), IMC, "few halo rows or none"),
         (replace(LARGE, batch_norm=True), IMC, "few halo rows or none"),
         (NEAR, GAS, "the halo is small"),
         (replace(NEAR, batch_norm=True), IMC, "few halo rows or none"),

@@ -25,8 +25,9 @@ from lmc.models.activation import normalised_by_batch
 from lmc.stores import Placement, free_memory
 
 SMALL_STEP, SMALL_NONLINEAR_STEP = 7e6, 3e7
-"""On a CPU, multiply-adds of a full-batch step up to which the many steps on parts take longer than fewer exact ones.
-The second number is that of models whose aggregation is not linear."""
+"""On a CPU, multiply-adds of a full-batch step up to which the many steps on parts take longer than fewer exact ones,
+unless the model has a batch norm and little comes from outside. The second number is that of models whose aggregation
+is not linear."""
 SMALL_HALO = 1.0
 """On a CPU, halo rows of a batch, over its core rows, below which little comes from outside: GAS then needs few epochs
 without batch norm, and IMC with batch norm, even if its maps are fitted to few rows."""
@@ -154,7 +155,8 @@ def _parts_are_slower(facts: Facts) -> bool:
     if facts.on == "cpu":
         if not facts.linear:
             return facts.step <= SMALL_NONLINEAR_STEP
-        return facts.step <= SMALL_STEP or not (_suits_imc(facts) or _suits_gas(facts))
+        small = facts.step <= SMALL_STEP and not (facts.batch_norm and _little_outside(facts))
+        return small or not (_suits_imc(facts) or _suits_gas(facts))
     saved = SAVED_BY_IMC if _suits_imc(facts) and not facts.batch_norm else EPOCHS_SAVED
     return facts.batches * SHORTEST_STEP > saved * (FULL_STEP + PER_MULTIPLY_ADD * facts.step)
 
