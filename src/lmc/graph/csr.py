@@ -229,25 +229,15 @@ def entry_chunks(matrix: CSR) -> Iterator[tuple[Tensor, slice]]:
 
 
 def chosen_entries(matrix: CSR, choose: Callable[[slice, slice], Tensor]) -> CSR:
-    """The entries for which ``choose(rows, entries)`` is true, without their edge data.
-
-    They are read twice, in chunks whose temporary values stay in the cache of a CPU: once to count them and once to
-    copy them, so that no more memory is touched than the result needs.
-    """
-    counts = []
+    """The entries for which ``choose(rows, entries)`` is true, without their edge data. They are read in chunks, whose
+    temporary values stay in the cache of a CPU."""
+    bare, pieces = replace(matrix, edge_data=None), list[CSR]()
     for rows, entries in entry_ranges(matrix):
-        starts = matrix.indptr[rows.start : rows.stop + 1] - entries.start
-        counts.append(pointers(choose(rows, entries))[starts].diff())
-    each = torch.cat(counts)
-    total = int(each.sum())
-    indptr = pointers(each, pointer_dtype(total))
-    arrays = [(a, a.new_empty(total)) for a in (matrix.indices, matrix.data)]
-    for rows, entries in entry_ranges(matrix):
-        at, there = choose(rows, entries).nonzero().squeeze(1), slice(*indptr[[rows.start, rows.stop]].tolist())
-        for source, target in arrays:
-            torch.index_select(source[entries], 0, at, out=target[there])
-    (_, indices), (_, values) = arrays
-    return CSR(indptr, indices, values, matrix.num_cols)
+        piece = bare._at(entries, bare.indptr[rows.start : rows.stop + 1] - entries.start)
+        pieces.append(piece.filtered(choose(rows, entries)))
+    indices, values = (torch.cat(each) for each in zip(*((p.indices, p.data) for p in pieces), strict=True))
+    counts = torch.cat([piece.degrees() for piece in pieces])
+    return CSR(pointers(counts, pointer_dtype(indices.numel())), indices, values, matrix.num_cols)
 
 
 def rows_in_chunks(matrix: CSR, rows: Tensor) -> Iterator[tuple[slice, CSR]]:
