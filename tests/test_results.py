@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmc.results import EpochRecord, RunRecord, target_score
+from lmc.results import EpochRecord, RunRecord, seconds_to, target_score
 
 R2 = {"metrics": ["r2"], "direction": "max"}
 RMSE = {"metrics": ["rmse"], "direction": "min"}
@@ -38,3 +38,9 @@ def test_a_run_reaches_a_score_in_the_first_epoch_that_is_as_good() -> None:
     assert [epoch and epoch.epoch for epoch in found] == [1, 2, 2, None]
     found = [run([3.0, 2.0], RMSE).reached(target) for target in (3.0, 2.5, 1.0)]
     assert [epoch and epoch.epoch for epoch in found] == [1, 2, None]
+
+
+def test_the_seconds_to_a_score_are_listed_from_the_fastest_run_to_those_that_miss_it() -> None:
+    runs = {"never": run([0.1]), "slow": run([0.5, 0.7]), "fast": run([0.8])}
+    assert list(seconds_to(0.7, runs).items()) == [("fast", 2.0), ("slow", 4.0), ("never", None)]
+    assert seconds_to(None, runs) == dict.fromkeys(runs)

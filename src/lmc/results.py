@@ -152,6 +152,13 @@ def target_score(runs: Collection[RunRecord]) -> float | None:
     return best + slack if first.smaller_is_better else best - slack
 
 
+def seconds_to(target: float | None, runs: Mapping[str, RunRecord]) -> dict[str, float | None]:
+    """The seconds in which each run first reaches a test score, the fastest first; None where it does not."""
+    found = {label: None if target is None else run.reached(target) for label, run in runs.items()}
+    seconds = {label: None if epoch is None else epoch.seconds for label, epoch in found.items()}
+    return dict(sorted(seconds.items(), key=lambda item: math.inf if item[1] is None else item[1]))
+
+
 @dataclass(frozen=True)
 class ErrorRecord:
     """The relative gradient error against backward SGD after an epoch, per layer, and its mean over the parameters.

@@ -711,8 +711,8 @@ MUTANTS = (
     Mutant(
         "star-at-the-last-method",
         "report/compare.py",
-        "first = min(found)",
-        "first = max(found)",
+        "first = found[0]",
+        "first = found[-1]",
         "the star of a comparison is at the method that reaches the score first",
         ("report/test_figure.py",),
     ),

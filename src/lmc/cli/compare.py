@@ -33,6 +33,7 @@ from lmc.results import (
     read_about,
     read_errors,
     read_run,
+    seconds_to,
     target_score,
 )
 from lmc.train import Settings, stop_on_interrupt
@@ -99,7 +100,8 @@ def compare_command(options: Compare) -> None:
         figure = compare_figure(runs, by_layer, title, default_metric(graph))
         with writable(root):
             target = target_score(runs.values())
-            methods = {label: _summary(run, errors[label], target) for label, run in runs.items()}
+            times = seconds_to(target, runs)
+            methods = {label: _summary(run, errors[label], times[label]) for label, run in runs.items()}
             found = {"graph": graph.name, "model": name, "target": target, "methods": methods}
             summary = json.dumps(found, indent=1)
             replace(root / "summary.json", summary.encode())
@@ -240,17 +242,15 @@ def first_text(runs: Mapping[str, RunRecord]) -> str:
     if target is None:
         return "no test score to compare seconds with"
     metric = next(iter(runs.values())).metric
-    found = {label: run.reached(target) for label, run in runs.items()}
-    arrived = sorted((epoch.seconds, label) for label, epoch in found.items() if epoch is not None)
-    missed = [label for label, epoch in found.items() if epoch is None]
+    found = seconds_to(target, runs)
+    missed = [label for label, spent in found.items() if spent is None]
     text = f"seconds to a test {metric} of {score_text(target, metric)}: "
-    text += ", ".join(f"{label} {seconds(spent)}" for spent, label in arrived)
+    text += ", ".join(f"{label} {seconds(spent)}" for label, spent in found.items() if spent is not None)
     return text + (f"; not reached by {', '.join(missed)}" if missed else "")
 
 
-def _summary(run: RunRecord, errors: Sequence[ErrorRecord], target: float | None) -> dict[str, object]:
+def _summary(run: RunRecord, errors: Sequence[ErrorRecord], to_target: float | None) -> dict[str, object]:
     """What summary.json says of one method."""
-    reached = None if target is None else run.reached(target)
     return {
         "epochs": run.epochs[-1].epoch if run.epochs else 0,
         "loss": run.loss,
@@ -258,7 +258,7 @@ def _summary(run: RunRecord, errors: Sequence[ErrorRecord], target: float | None
         "val": run.best_val,
         "test": run.test,
         "seconds": run.seconds,
-        "seconds_to_target": reached and reached.seconds,
+        "seconds_to_target": to_target,
         "gradient_error": mean_errors(errors),
         "bias": _bias(errors),
         "folder": Path(run.run_dir or "").name,

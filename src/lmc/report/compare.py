@@ -21,7 +21,7 @@ from lmc.report.looks import (
     plain_decimals,
 )  # fmt: skip
 from lmc.report.names import Look, looks_of
-from lmc.results import SHARES, RunRecord, target_score
+from lmc.results import SHARES, RunRecord, seconds_to, target_score
 
 Looks = Mapping[str, Look]
 Ends = dict[str, tuple[float, float]]
@@ -105,11 +105,11 @@ def _mark_target(axes: Axes, runs: Mapping[str, RunRecord], looks: Looks, percen
     """A dashed line at a score that all runs may reach, a point where each first reaches it, and a star at the first
     of them, which is named below the panel."""
     target, unit = target_score(runs.values()), 100 if percent else 1
-    found = [] if target is None else [(e.seconds, label) for label, run in runs.items() if (e := run.reached(target))]
+    found = [(seconds, label) for label, seconds in seconds_to(target, runs).items() if seconds is not None]
     if target is None or not found:
         return
     axes.axhline(unit * target, color="#8a8a8a", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
-    first = min(found)
+    first = found[0]
     for seconds, label in found:
         marker, size = ("*", 15) if (seconds, label) == first else ("o", 6)
         axes.plot(
